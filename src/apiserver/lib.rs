@@ -1,0 +1,3 @@
+//! The API server: filters, generic registry, admission, watch cache, discovery, subresources.
+
+pub mod request;

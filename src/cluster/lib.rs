@@ -1,0 +1,1 @@
+//! Join, node identity and certificate life cycle.

@@ -1,0 +1,1 @@
+//! CRI and containerd protocol code, the connection to the runtime, image import.

@@ -1,0 +1,1 @@
+//! Builds server and agent from settings: start order, supervision, drain.

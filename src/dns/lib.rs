@@ -1,0 +1,1 @@
+//! Cluster DNS answered from informers.

@@ -1,0 +1,1 @@
+//! The journal of every change made to the host, each with its inverse.

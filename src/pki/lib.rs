@@ -1,0 +1,1 @@
+//! Certificate authorities, leaf certificates, token signing and kubeconfig rendering.

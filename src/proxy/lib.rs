@@ -1,0 +1,1 @@
+//! Services to nftables rules.

@@ -1,0 +1,1 @@
+//! Pods to nodes: snapshot, plugins, queue, binding.

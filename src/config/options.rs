@@ -1,0 +1,587 @@
+//! The option table. One row is one option: flag, environment variable, file key, help and meaning.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::settings::{Component, Settings, Taint};
+
+/// Which subcommand takes an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Server,
+    Agent,
+    Both,
+}
+
+impl Role {
+    pub fn covers(self, wanted: Role) -> bool {
+        self == Role::Both || self == wanted
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arity {
+    /// No value on the command line; `true` or `false` elsewhere.
+    Switch,
+    One,
+    /// May be repeated.
+    Many,
+    /// May be repeated, and each value may be a comma-separated list.
+    List,
+}
+
+pub struct OptionRow {
+    pub name: &'static str,
+    pub arity: Arity,
+    /// How the value is called in help.
+    pub value: &'static str,
+    pub default: Option<&'static str>,
+    pub role: Role,
+    pub help: &'static str,
+    /// Gives one value its meaning; the error says what was expected.
+    pub apply: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+impl OptionRow {
+    /// `SAMPAN_DATA_DIR` for `data-dir`.
+    pub fn environment(&self) -> String {
+        format!("SAMPAN_{}", self.name.replace('-', "_").to_uppercase())
+    }
+}
+
+const fn row(
+    name: &'static str,
+    arity: Arity,
+    value: &'static str,
+    default: Option<&'static str>,
+    role: Role,
+    help: &'static str,
+    apply: fn(&mut Settings, &str) -> Result<(), String>,
+) -> OptionRow {
+    OptionRow {
+        name,
+        arity,
+        value,
+        default,
+        role,
+        help,
+        apply,
+    }
+}
+
+pub fn find(name: &str) -> Option<&'static OptionRow> {
+    OPTIONS.iter().find(|row| row.name == name)
+}
+
+use Arity::{List, Many, One, Switch};
+use Role::{Agent, Both, Server};
+
+/// `--config` is not here: it says where the other options are read from.
+pub static OPTIONS: &[OptionRow] = &[
+    row(
+        "data-dir",
+        One,
+        "DIR",
+        Some("/var/lib/sampan"),
+        Both,
+        "Folder that holds all state of this node",
+        |s, v| set(&mut s.data_dir, v),
+    ),
+    row(
+        "token",
+        One,
+        "TOKEN",
+        None,
+        Both,
+        "Shared secret with which nodes join; made at the first start of a server if not given",
+        |s, v| {
+            s.token = Some(non_empty(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "token-file",
+        One,
+        "FILE",
+        None,
+        Both,
+        "File that holds the token",
+        |s, v| {
+            s.token_file = Some(PathBuf::from(non_empty(v)?));
+            Ok(())
+        },
+    ),
+    row(
+        "server",
+        One,
+        "URL",
+        None,
+        Agent,
+        "Server to join, for example https://192.168.1.10:6443",
+        |s, v| {
+            s.server = Some(server_url(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "bind-address",
+        List,
+        "IP",
+        Some("0.0.0.0"),
+        Server,
+        "Address that the API listens on",
+        |s, v| push_ip(&mut s.bind_addresses, v),
+    ),
+    row(
+        "https-listen-port",
+        One,
+        "PORT",
+        Some("6443"),
+        Server,
+        "Port of the API, of joining and of everything between nodes",
+        |s, v| {
+            s.https_listen_port = parse(v, "a port number")?;
+            Ok(())
+        },
+    ),
+    row(
+        "advertise-address",
+        List,
+        "IP",
+        None,
+        Server,
+        "Address that other machines reach the API at (default: the node's address)",
+        |s, v| push_ip(&mut s.advertise_addresses, v),
+    ),
+    row(
+        "tls-san",
+        List,
+        "NAME",
+        None,
+        Server,
+        "Further host name or address in the serving certificate",
+        |s, v| {
+            s.tls_sans.push(non_empty(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "node-name",
+        One,
+        "NAME",
+        None,
+        Both,
+        "Name of this node (default: the host name)",
+        |s, v| {
+            s.node_name = Some(node_name(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "node-ip",
+        List,
+        "IP",
+        None,
+        Both,
+        "Address of this node (default: the address of the default route, else the first one)",
+        |s, v| push_ip(&mut s.node_ips, v),
+    ),
+    row(
+        "node-label",
+        List,
+        "KEY=VALUE",
+        None,
+        Both,
+        "Label that the node registers with",
+        |s, v| {
+            s.node_labels.push(key_value(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "node-taint",
+        List,
+        "KEY=VALUE:EFFECT",
+        None,
+        Both,
+        "Taint that the node registers with",
+        |s, v| {
+            s.node_taints.push(taint(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "cluster-cidr",
+        List,
+        "CIDR",
+        Some("10.42.0.0/16"),
+        Server,
+        "Range of Pod addresses",
+        |s, v| {
+            s.cluster_cidrs
+                .push(parse(v, "a range such as 10.42.0.0/16")?);
+            Ok(())
+        },
+    ),
+    row(
+        "service-cidr",
+        List,
+        "CIDR",
+        Some("10.43.0.0/16"),
+        Server,
+        "Range of Service addresses",
+        |s, v| {
+            s.service_cidrs
+                .push(parse(v, "a range such as 10.43.0.0/16")?);
+            Ok(())
+        },
+    ),
+    row(
+        "service-node-port-range",
+        One,
+        "FROM-TO",
+        Some("30000-32767"),
+        Server,
+        "Ports for Services of type NodePort",
+        |s, v| {
+            s.service_node_ports = port_range(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "cluster-dns",
+        List,
+        "IP",
+        None,
+        Server,
+        "Address of the cluster's DNS Service (default: the tenth one of the Service range)",
+        |s, v| push_ip(&mut s.cluster_dns, v),
+    ),
+    row(
+        "cluster-domain",
+        One,
+        "DOMAIN",
+        Some("cluster.local"),
+        Server,
+        "DNS domain of the cluster",
+        |s, v| {
+            s.cluster_domain = non_empty(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "write-kubeconfig",
+        One,
+        "FILE",
+        Some("/etc/sampan/sampan.yaml"),
+        Server,
+        "Where the administrator's kubeconfig is written",
+        |s, v| set(&mut s.write_kubeconfig, v),
+    ),
+    row(
+        "write-kubeconfig-mode",
+        One,
+        "MODE",
+        Some("600"),
+        Server,
+        "File mode of that kubeconfig",
+        |s, v| {
+            s.write_kubeconfig_mode = file_mode(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "disable-agent",
+        Switch,
+        "",
+        Some("false"),
+        Server,
+        "Run the control plane alone: no kubelet, no containers, no network changes, no root needed",
+        |s, v| {
+            s.disable_agent = boolean(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "disable-scheduler",
+        Switch,
+        "",
+        Some("false"),
+        Server,
+        "Run without the scheduler",
+        |s, v| {
+            s.disable_scheduler = boolean(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "disable-controller-manager",
+        Switch,
+        "",
+        Some("false"),
+        Server,
+        "Run without the controllers",
+        |s, v| {
+            s.disable_controller_manager = boolean(v)?;
+            Ok(())
+        },
+    ),
+    row(
+        "disable",
+        List,
+        "PART",
+        None,
+        Both,
+        "Part to switch off: dns, kube-proxy, network",
+        |s, v| {
+            s.disable.push(component(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "container-runtime-endpoint",
+        One,
+        "SOCKET",
+        None,
+        Both,
+        "Socket of a container runtime that already runs (default: sampan runs its own containerd)",
+        |s, v| {
+            s.container_runtime_endpoint = Some(socket_path(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "pause-image",
+        One,
+        "IMAGE",
+        None,
+        Both,
+        "Sandbox image to use in place of the built-in one",
+        |s, v| {
+            s.pause_image = Some(non_empty(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "resolv-conf",
+        One,
+        "FILE",
+        None,
+        Both,
+        "Resolver configuration that Pods inherit and DNS forwards to (default: /etc/resolv.conf)",
+        |s, v| {
+            s.resolv_conf = Some(PathBuf::from(non_empty(v)?));
+            Ok(())
+        },
+    ),
+    row(
+        "kubelet-arg",
+        Many,
+        "NAME=VALUE",
+        None,
+        Both,
+        "Argument of the kubelet, under upstream's name",
+        |s, v| {
+            s.kubelet_args.push(key_value(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "kube-apiserver-arg",
+        Many,
+        "NAME=VALUE",
+        None,
+        Server,
+        "Argument of the API server, under upstream's name, for example token-auth-file=FILE",
+        |s, v| {
+            s.kube_apiserver_args.push(key_value(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "debug",
+        Switch,
+        "",
+        Some("false"),
+        Both,
+        "Log more",
+        |s, v| {
+            s.debug = boolean(v)?;
+            Ok(())
+        },
+    ),
+];
+
+fn set(field: &mut PathBuf, value: &str) -> Result<(), String> {
+    *field = PathBuf::from(non_empty(value)?);
+    Ok(())
+}
+
+fn non_empty(value: &str) -> Result<String, String> {
+    if value.is_empty() {
+        return Err("expected a value, got an empty one".to_owned());
+    }
+    Ok(value.to_owned())
+}
+
+fn parse<T: FromStr>(value: &str, expected: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("expected {expected}"))
+}
+
+fn push_ip(field: &mut Vec<IpAddr>, value: &str) -> Result<(), String> {
+    field.push(parse(value, "an IP address")?);
+    Ok(())
+}
+
+fn boolean(value: &str) -> Result<bool, String> {
+    match value {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+fn key_value(value: &str) -> Result<(String, String), String> {
+    match value.split_once('=') {
+        Some((key, rest)) if !key.is_empty() => {
+            Ok((key.trim_start_matches("--").to_owned(), rest.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+fn taint(value: &str) -> Result<Taint, String> {
+    const EXPECTED: &str =
+        "expected KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute";
+    let (pair, effect) = value.rsplit_once(':').ok_or(EXPECTED)?;
+    let (key, text) = pair.split_once('=').unwrap_or((pair, ""));
+    if key.is_empty() || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err(EXPECTED.to_owned());
+    }
+    Ok(Taint {
+        key: key.to_owned(),
+        value: text.to_owned(),
+        effect: effect.to_owned(),
+    })
+}
+
+fn port_range(value: &str) -> Result<(u16, u16), String> {
+    const EXPECTED: &str = "expected a range of ports such as 30000-32767";
+    let (first, last) = value.split_once('-').ok_or(EXPECTED)?;
+    let range: (u16, u16) = (parse(first, EXPECTED)?, parse(last, EXPECTED)?);
+    if range.0 == 0 || range.0 > range.1 {
+        return Err(EXPECTED.to_owned());
+    }
+    Ok(range)
+}
+
+fn file_mode(value: &str) -> Result<u32, String> {
+    u32::from_str_radix(value, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "expected an octal file mode such as 600 or 644".to_owned())
+}
+
+fn component(value: &str) -> Result<Component, String> {
+    let known = Component::ALL;
+    known
+        .iter()
+        .find(|(name, _)| *name == value)
+        .map(|(_, component)| *component)
+        .ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            format!("expected one of {}", names.join(", "))
+        })
+}
+
+fn socket_path(value: &str) -> Result<PathBuf, String> {
+    let path = value.strip_prefix("unix://").unwrap_or(value);
+    if !path.starts_with('/') {
+        return Err("expected the absolute path of a socket".to_owned());
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn server_url(value: &str) -> Result<String, String> {
+    match value.strip_prefix("https://") {
+        Some(rest) if !rest.is_empty() => Ok(value.trim_end_matches('/').to_owned()),
+        _ => Err("expected a URL such as https://192.168.1.10:6443".to_owned()),
+    }
+}
+
+fn node_name(value: &str) -> Result<String, String> {
+    let legal =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let ends = |byte: Option<&u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    let bytes = value.as_bytes();
+    if bytes.len() <= 253
+        && bytes.iter().all(|byte| legal(*byte))
+        && ends(bytes.first())
+        && ends(bytes.last())
+    {
+        return Ok(value.to_owned());
+    }
+    Err("expected lower-case letters, digits, '-' and '.', such as node-1".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_legal() {
+        let mut seen = HashSet::new();
+        for row in OPTIONS {
+            assert!(seen.insert(row.name), "{} twice", row.name);
+            assert!(
+                row.name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b == b'-'),
+                "{}",
+                row.name
+            );
+            assert_eq!(row.value.is_empty(), row.arity == Switch, "{}", row.name);
+            assert!(!row.help.ends_with('.'), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn defaults_are_accepted_by_their_own_rows() {
+        for row in OPTIONS {
+            if let Some(default) = row.default {
+                assert_eq!(
+                    (row.apply)(&mut Settings::default(), default),
+                    Ok(()),
+                    "{}",
+                    row.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for (name, value) in [
+            ("https-listen-port", "70000"),
+            ("cluster-cidr", "10.42.0.0"),
+            ("service-node-port-range", "200-100"),
+            ("node-taint", "a=b:Nonsense"),
+            ("write-kubeconfig-mode", "999"),
+            ("disable", "everything"),
+            ("server", "http://x"),
+            ("node-name", "Upper"),
+            ("node-ip", "host"),
+            ("debug", "maybe"),
+        ] {
+            let row = find(name).expect("the row exists");
+            assert!(
+                (row.apply)(&mut Settings::default(), value).is_err(),
+                "{name}={value}"
+            );
+        }
+    }
+}

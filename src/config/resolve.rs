@@ -1,0 +1,312 @@
+//! From what the user said (flags, environment, file) to what it means: done once, without I/O.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::foreign;
+use crate::options::{Arity, OPTIONS, OptionRow, Role};
+use crate::settings::Settings;
+
+/// Where values come from, strongest first. The first source that mentions an option wins whole.
+pub struct Sources<'a> {
+    /// In the order given; a switch has the value `true`.
+    pub flags: &'a [(String, String)],
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// Text of the configuration file, if there is one.
+    pub file: Option<&'a str>,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    #[error("unknown option --{name} ({origin}){}", advice.map(|text| format!(": {text}")).unwrap_or_default())]
+    Unknown {
+        name: String,
+        origin: &'static str,
+        advice: Option<&'static str>,
+    },
+    #[error("option --{name} is for `sampan {}`, not for this subcommand ({origin})", role_name(*owner))]
+    WrongRole {
+        name: String,
+        owner: Role,
+        origin: &'static str,
+    },
+    #[error("option --{name} ({origin}): {value:?}: {expected}")]
+    Value {
+        name: &'static str,
+        origin: &'static str,
+        value: String,
+        expected: String,
+    },
+    #[error("option --{name} ({origin}) takes one value, got {count}")]
+    TooMany {
+        name: &'static str,
+        origin: &'static str,
+        count: usize,
+    },
+    #[error("the configuration file is not a YAML mapping of options to values: {0}")]
+    File(String),
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Agent => "agent",
+        Role::Server | Role::Both => "server",
+    }
+}
+
+/// All settings, or everything that is wrong with them.
+pub fn resolve(role: Role, sources: &Sources<'_>) -> Result<Settings, Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let file = match sources.file.map(parse_file) {
+        Some(Ok(values)) => values,
+        Some(Err(error)) => return Err(vec![error]),
+        None => BTreeMap::new(),
+    };
+    check_names(
+        role,
+        sources.flags.iter().map(|(name, _)| name),
+        "flag",
+        &mut errors,
+    );
+    check_names(role, file.keys(), "configuration file", &mut errors);
+
+    let mut settings = Settings::default();
+    for row in OPTIONS
+        .iter()
+        .filter(|row| row.role.covers(role) || row.default.is_some())
+    {
+        let (values, origin) = values_of(row, sources, &file);
+        apply_row(row, values, origin, &mut settings, &mut errors);
+    }
+    if errors.is_empty() {
+        Ok(settings)
+    } else {
+        Err(errors)
+    }
+}
+
+/// The name's row must exist and belong to the subcommand. A server accepts the agent's options too:
+/// it runs an agent.
+fn check_names<'a>(
+    role: Role,
+    names: impl Iterator<Item = &'a String>,
+    origin: &'static str,
+    errors: &mut Vec<ConfigError>,
+) {
+    for name in names {
+        match OPTIONS.iter().find(|row| row.name == name) {
+            None => errors.push(ConfigError::Unknown {
+                name: name.clone(),
+                origin,
+                advice: foreign::advice(name),
+            }),
+            Some(row) if !row.role.covers(role) => errors.push(ConfigError::WrongRole {
+                name: name.clone(),
+                owner: row.role,
+                origin,
+            }),
+            Some(_) => {}
+        }
+    }
+}
+
+fn values_of(
+    row: &OptionRow,
+    sources: &Sources<'_>,
+    file: &BTreeMap<String, Vec<String>>,
+) -> (Vec<String>, &'static str) {
+    let flags: Vec<String> = sources
+        .flags
+        .iter()
+        .filter(|(name, _)| name == row.name)
+        .map(|(_, value)| value.clone())
+        .collect();
+    if !flags.is_empty() {
+        return (flags, "flag");
+    }
+    if let Some(value) = (sources.environment)(&row.environment()) {
+        return (vec![value], "environment");
+    }
+    if let Some(values) = file.get(row.name) {
+        return (values.clone(), "configuration file");
+    }
+    (
+        row.default.map(str::to_owned).into_iter().collect(),
+        "default",
+    )
+}
+
+fn apply_row(
+    row: &'static OptionRow,
+    values: Vec<String>,
+    origin: &'static str,
+    settings: &mut Settings,
+    errors: &mut Vec<ConfigError>,
+) {
+    if matches!(row.arity, Arity::One) && origin == "configuration file" && values.len() > 1 {
+        errors.push(ConfigError::TooMany {
+            name: row.name,
+            origin,
+            count: values.len(),
+        });
+        return;
+    }
+    let values = match row.arity {
+        // As everywhere, the last flag wins.
+        Arity::Switch | Arity::One => values.into_iter().next_back().into_iter().collect(),
+        Arity::Many => values,
+        Arity::List => values
+            .iter()
+            .flat_map(|value| value.split(','))
+            .map(|value| value.trim().to_owned())
+            .filter(|value| !value.is_empty())
+            .collect::<Vec<_>>(),
+    };
+    for value in values {
+        if let Err(expected) = (row.apply)(settings, &value) {
+            // A token is a secret: the message must not repeat it.
+            let value = if row.name == "token" {
+                "(hidden)".to_owned()
+            } else {
+                value
+            };
+            errors.push(ConfigError::Value {
+                name: row.name,
+                origin,
+                value,
+                expected,
+            });
+        }
+    }
+}
+
+fn parse_file(text: &str) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
+    if text
+        .lines()
+        .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+    {
+        return Ok(BTreeMap::new());
+    }
+    let options = serde_saphyr::options! { legacy_octal_numbers: false };
+    let document: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ConfigError::File(error.to_string()))?;
+    let Value::Object(map) = document else {
+        return Err(ConfigError::File("it holds something else".to_owned()));
+    };
+    map.into_iter()
+        .map(|(name, value)| Ok((name.clone(), file_values(&name, value)?)))
+        .collect()
+}
+
+fn file_values(name: &str, value: Value) -> Result<Vec<String>, ConfigError> {
+    let scalar = |value: Value| match value {
+        Value::String(text) => Ok(text),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(flag) => Ok(flag.to_string()),
+        _ => Err(ConfigError::File(format!(
+            "{name} holds neither a value nor a list of values"
+        ))),
+    };
+    match value {
+        Value::Array(items) => items.into_iter().map(scalar).collect(),
+        Value::Null => Ok(Vec::new()),
+        other => Ok(vec![scalar(other)?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::settings::nth_address;
+
+    fn run(
+        role: Role,
+        flags: &[(&str, &str)],
+        env: &[(&str, &str)],
+        file: Option<&str>,
+    ) -> Result<Settings, Vec<ConfigError>> {
+        let flags: Vec<(String, String)> = flags
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let env: BTreeMap<String, String> = env
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        resolve(
+            role,
+            &Sources {
+                flags: &flags,
+                environment: &|name| env.get(name).cloned(),
+                file,
+            },
+        )
+    }
+
+    #[test]
+    fn defaults() {
+        let settings = run(Role::Server, &[], &[], None).unwrap();
+        assert_eq!(settings.https_listen_port, 6443);
+        assert_eq!(
+            settings.cluster_dns_address().unwrap().to_string(),
+            "10.43.0.10"
+        );
+        assert_eq!(
+            settings.kubernetes_service_address().unwrap().to_string(),
+            "10.43.0.1"
+        );
+        assert_eq!(settings.write_kubeconfig_mode, 0o600);
+    }
+
+    #[test]
+    fn flag_beats_environment_beats_file() {
+        let file = "node-name: from-file\ntls-san:\n  - a\n  - b\nhttps-listen-port: 7443\n";
+        let env = [("SAMPAN_NODE_NAME", "from-env"), ("SAMPAN_TLS_SAN", "c, d")];
+        let settings = run(
+            Role::Server,
+            &[("node-name", "from-flag")],
+            &env,
+            Some(file),
+        )
+        .unwrap();
+        assert_eq!(settings.node_name.as_deref(), Some("from-flag"));
+        assert_eq!(settings.tls_sans, ["c", "d"]);
+        assert_eq!(settings.https_listen_port, 7443);
+    }
+
+    #[test]
+    fn every_error_is_reported() {
+        let errors = run(
+            Role::Agent,
+            &[
+                ("flannel-backend", "none"),
+                ("cluster-cidr", "1.2.3.0/24"),
+                ("node-ip", "x"),
+            ],
+            &[],
+            None,
+        )
+        .unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts.len(), 3, "{texts:?}");
+        assert!(texts[0].contains("unknown option --flannel-backend (flag): the pod network"));
+        assert!(texts[1].contains("is for `sampan server`"));
+        assert!(texts[2].contains("expected an IP address"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_mapping_is_refused() {
+        assert!(matches!(
+            run(Role::Server, &[], &[], Some("- a\n")).unwrap_err()[0],
+            ConfigError::File(_)
+        ));
+        assert!(run(Role::Server, &[], &[], Some("# nothing\n\n")).is_ok());
+    }
+
+    #[test]
+    fn addresses_outside_a_range_are_not_made_up() {
+        assert_eq!(nth_address(&"10.0.0.0/30".parse().unwrap(), 10), None);
+    }
+}

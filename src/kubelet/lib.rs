@@ -1,1 +1,5 @@
 //! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.
+
+pub mod lookup;
+
+pub use lookup::{ContainerRef, Lookup, LookupError, SandboxRef};

@@ -4,5 +4,5 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    sampan_cli::main(std::env::args_os().collect())
 }

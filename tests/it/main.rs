@@ -1,1 +1,5 @@
-//! The one integration-test binary.
+//! The one integration-test binary: modules by behaviour.
+#![allow(clippy::unwrap_used)]
+
+mod layers;
+mod licences;

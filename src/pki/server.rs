@@ -1,0 +1,206 @@
+//! Everything a server's certificates directory holds, made on first start and kept up to date.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::Error;
+use crate::authority::{Authority, Identity, LeafSpec};
+use crate::files::{self, PRIVATE};
+use crate::jws::{TokenSigner, TokenVerifier};
+use crate::key::PrivateKey;
+use crate::usage::Usage;
+
+/// Under which names and addresses the API server is reached.
+#[derive(Debug, Clone, Default)]
+pub struct ServerNames {
+    pub dns_names: Vec<String>,
+    pub ips: Vec<IpAddr>,
+    pub cluster_domain: String,
+}
+
+impl ServerNames {
+    /// With the names that every API server has.
+    fn all_dns_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = [
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "localhost",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if !self.cluster_domain.is_empty() {
+            names.push(format!("kubernetes.default.svc.{}", self.cluster_domain));
+        }
+        for name in &self.dns_names {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    fn all_ips(&self) -> Vec<IpAddr> {
+        let mut ips = vec![
+            IpAddr::from(std::net::Ipv4Addr::LOCALHOST),
+            IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
+        ];
+        for ip in &self.ips {
+            if !ips.contains(ip) && !ip.is_unspecified() {
+                ips.push(*ip);
+            }
+        }
+        ips
+    }
+}
+
+/// The server's authorities, identities and token keys.
+#[derive(Debug)]
+pub struct ServerPki {
+    dir: PathBuf,
+    /// Signs serving certificates, the API server's and the kubelets'; clients trust it.
+    pub server_ca: Arc<Authority>,
+    /// Signs client certificates; the API server trusts it.
+    pub client_ca: Arc<Authority>,
+    /// Signs the front proxy's certificate (aggregation).
+    pub request_header_ca: Arc<Authority>,
+    /// What the API server shows to its clients.
+    pub serving: Identity,
+    /// What the API server shows to kubelets.
+    pub kubelet_client: Identity,
+    /// What the API server shows to extension API servers.
+    pub front_proxy_client: Identity,
+    /// The administrator's identity, for the kubeconfig.
+    pub admin: Identity,
+    pub token_signer: Arc<TokenSigner>,
+    pub token_verifier: TokenVerifier,
+}
+
+impl ServerPki {
+    /// Loads what is there, makes what is missing or due. Idempotent.
+    pub fn ensure(dir: &Path, names: &ServerNames, now: SystemTime) -> Result<Self, Error> {
+        files::create_private_dir(dir)?;
+        let seconds = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let authority = |name: &str| {
+            let common_name = format!("sampan-{name}@{seconds}");
+            Authority::ensure(dir, name, &common_name, now).map(Arc::new)
+        };
+        let server_ca = authority("server-ca")?;
+        let client_ca = authority("client-ca")?;
+        let request_header_ca = authority("request-header-ca")?;
+        let client = |ca: &Authority, file: &str, name: &str, groups: &[&str]| {
+            ca.ensure_leaf(dir, file, &LeafSpec::client(name, groups), now)
+        };
+        let kubelet_client = client(
+            &client_ca,
+            "client-kube-apiserver",
+            "kube-apiserver-kubelet-client",
+            &["system:masters"],
+        )?;
+        let admin = client(
+            &client_ca,
+            "client-admin",
+            "system:admin",
+            &["system:masters"],
+        )?;
+        let front_proxy_client = client(
+            &request_header_ca,
+            "client-auth-proxy",
+            "system:auth-proxy",
+            &[],
+        )?;
+        let token_signer = Arc::new(ensure_token_key(&dir.join("service.key"))?);
+        Ok(Self {
+            serving: ensure_serving(dir, &server_ca, names, now)?,
+            token_verifier: token_signer.verifier(),
+            dir: dir.to_owned(),
+            server_ca,
+            client_ca,
+            request_header_ca,
+            kubelet_client,
+            front_proxy_client,
+            admin,
+            token_signer,
+        })
+    }
+
+    /// The serving certificate for changed names: the old one if it still covers them.
+    pub fn renew_serving(&self, names: &ServerNames, now: SystemTime) -> Result<Identity, Error> {
+        ensure_serving(&self.dir, &self.server_ca, names, now)
+    }
+
+    /// A client certificate of the cluster, kept in the directory under `file`.
+    pub fn ensure_client(
+        &self,
+        file: &str,
+        name: &str,
+        groups: &[&str],
+        now: SystemTime,
+    ) -> Result<Identity, Error> {
+        let spec = LeafSpec::client(name, groups);
+        self.client_ca.ensure_leaf(&self.dir, file, &spec, now)
+    }
+}
+
+fn ensure_serving(
+    dir: &Path,
+    authority: &Authority,
+    names: &ServerNames,
+    now: SystemTime,
+) -> Result<Identity, Error> {
+    let mut spec = LeafSpec::server("kube-apiserver", names.all_dns_names(), names.all_ips());
+    // Other servers of the cluster reach this one with the same certificate.
+    spec.usages.push(Usage::CLIENT_AUTH);
+    authority.ensure_leaf(dir, "serving-kube-apiserver", &spec, now)
+}
+
+fn ensure_token_key(path: &Path) -> Result<TokenSigner, Error> {
+    let key = match files::read_optional(path)? {
+        Some(pem) => PrivateKey::from_pem(&pem)?,
+        None => {
+            let key = PrivateKey::generate()?;
+            files::write_atomic(path, key.pem().as_bytes(), PRIVATE)?;
+            key
+        }
+    };
+    Ok(TokenSigner::new(key))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::CertificateInfo;
+
+    #[test]
+    fn second_start_finds_everything_and_keys_are_private() {
+        let dir = std::env::temp_dir().join(format!("sampan-server-pki-{}", std::process::id()));
+        let now = SystemTime::now();
+        let names = ServerNames {
+            dns_names: vec!["node-a".to_owned()],
+            ips: vec!["10.43.0.1".parse().unwrap()],
+            cluster_domain: "cluster.local".to_owned(),
+        };
+        let first = ServerPki::ensure(&dir, &names, now).unwrap();
+        let second = ServerPki::ensure(&dir, &names, now).unwrap();
+        assert_eq!(first.serving, second.serving);
+        assert_eq!(first.admin, second.admin);
+        let info = CertificateInfo::from_pem(&second.serving.certificate_pem).unwrap();
+        assert!(info.dns_names.iter().any(|name| name == "node-a"));
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            if entry.path().extension().is_some_and(|name| name == "key") {
+                let mode = entry.metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{:?}", entry.path());
+            }
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

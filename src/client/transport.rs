@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use sampan_api::resource::PatchType;
-use sampan_api::{Options, Status, Target, Verb};
+use sampan_api::{Options, Reason, Status, Target, Verb};
 use serde_json::Value;
 
 /// What a request carries.
@@ -67,6 +67,45 @@ pub enum Error {
     /// An answer arrived that is not what was asked for.
     #[error("unexpected answer from the API server: {0}")]
     Malformed(String),
+}
+
+impl Error {
+    /// The server's answer, if there was one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Api(status) => Some(status),
+            Self::Unreachable(_) | Self::Malformed(_) => None,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.is(Reason::NotFound)
+    }
+
+    pub fn is_conflict(&self) -> bool {
+        self.is(Reason::Conflict)
+    }
+
+    pub fn is_already_exists(&self) -> bool {
+        self.is(Reason::AlreadyExists)
+    }
+
+    /// The resource version or the continue token is too old: list again.
+    pub fn is_expired(&self) -> bool {
+        self.is(Reason::Expired) || self.is(Reason::Gone)
+    }
+
+    /// Whether the request may have taken effect although it failed.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Api(status) => status.is(Reason::Timeout) || status.is(Reason::ServerTimeout),
+            Self::Unreachable(_) | Self::Malformed(_) => true,
+        }
+    }
+
+    fn is(&self, reason: Reason) -> bool {
+        self.status().is_some_and(|status| status.is(reason))
+    }
 }
 
 pub trait Transport: Send + Sync + 'static {

@@ -1,5 +1,10 @@
 //! Clock, back-off, supervised tasks and shutdown: what every layer needs and knows nothing of Kubernetes.
 
+pub mod backoff;
+pub mod clock;
 pub mod shutdown;
+pub mod task;
 
+pub use backoff::Backoff;
+pub use clock::Clock;
 pub use shutdown::Shutdown;

@@ -1,0 +1,95 @@
+//! Tasks whose panics are seen, and loops that are started again when they fail.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::{Backoff, Shutdown};
+
+/// Spawns a task; a panic in it is logged with the task's name instead of being lost.
+pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<Option<F::Output>>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let inner = tokio::spawn(future);
+    tokio::spawn(async move {
+        match inner.await {
+            Ok(output) => Some(output),
+            Err(error) => {
+                if error.is_panic() {
+                    tracing::error!(task = name, %error, "a task panicked");
+                }
+                None
+            }
+        }
+    })
+}
+
+/// How long a supervised task may take to end after shutdown was asked for.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs `make()` until shutdown, again and again: when it returns or panics it is started anew after
+/// a back-off that forgets failures older than a minute. On shutdown it has [`GRACE`] to end by itself.
+pub async fn supervise<M, F>(name: &'static str, shutdown: Shutdown, mut make: M)
+where
+    M: FnMut() -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+    let mut failures = 0;
+    while !shutdown.is_triggered() {
+        let started = Instant::now();
+        let mut running = tokio::spawn(make());
+        tokio::select! {
+            () = shutdown.wait() => {
+                if tokio::time::timeout(GRACE, &mut running).await.is_err() {
+                    running.abort();
+                }
+                return;
+            }
+            result = &mut running => match result {
+                Ok(()) if shutdown.is_triggered() => return,
+                Ok(()) => tracing::warn!(task = name, "stopped, starting it again"),
+                Err(error) => tracing::error!(task = name, %error, "failed, starting it again"),
+            },
+        }
+        if started.elapsed() > Duration::from_secs(60) {
+            failures = 0;
+        }
+        let delay = backoff.delay(failures);
+        failures += 1;
+        tokio::select! {
+            () = shutdown.wait() => return,
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_is_started_again() {
+        let shutdown = Shutdown::new();
+        let starts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&starts);
+        let ending = shutdown.clone();
+        supervise("test", shutdown, move || {
+            let starts = Arc::clone(&counted);
+            let ending = ending.clone();
+            async move {
+                assert!(starts.fetch_add(1, Ordering::SeqCst) >= 2, "fails twice");
+                ending.trigger();
+            }
+        })
+        .await;
+        assert_eq!(starts.load(Ordering::SeqCst), 3);
+    }
+}

@@ -3,3 +3,5 @@
 
 mod layers;
 mod licences;
+mod support;
+mod two_nodes;

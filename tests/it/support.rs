@@ -1,0 +1,101 @@
+//! What the tests stand on: a running `sampan`, network namespaces, kubectl, images made from local files.
+
+pub mod image;
+pub mod netns;
+pub mod process;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A folder that goes away with the test. Short, because the paths of Unix sockets must be.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("st{}-{name}{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var_os("SAMPAN_TEST_KEEP").is_some() {
+            eprintln!("kept: {}", self.0.display());
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Where `tests/tools/need` put kubectl, Helm and busybox.
+pub fn tools() -> PathBuf {
+    let folder = std::env::var_os("SAMPAN_TEST_TOOLS")
+        .map(PathBuf::from)
+        .expect("SAMPAN_TEST_TOOLS is not set: run the tests by tests/run");
+    assert!(
+        folder.join("bin/kubectl").exists(),
+        "{} holds no kubectl: run tests/tools/need",
+        folder.display()
+    );
+    folder
+}
+
+/// Repeats `check` until it gives a value; the last `Err` is the message of the failure.
+pub fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut check: impl FnMut() -> Result<T, String>,
+) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        match check() {
+            Ok(value) => return value,
+            Err(last) if Instant::now() >= deadline => {
+                panic!("{what}: not within {limit:?}; last: {last}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Standard output of a command that must succeed.
+pub fn run(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(
+        output.status.success(),
+        "{command:?} failed: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn output(command: &mut Command) -> Output {
+    match command.output() {
+        Ok(output) => output,
+        Err(error) => panic!("{command:?} does not run: {error}"),
+    }
+}
+
+/// Like [`run`], for use in [`eventually`].
+pub fn attempt(command: &mut Command) -> Result<String, String> {
+    let output = output(command);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    }
+}

@@ -1,0 +1,343 @@
+//! The spine: a Deployment runs on two nodes, with kubectl as users call it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::netns::{self, Namespace};
+use crate::support::process::Sampan;
+use crate::support::{Scratch, attempt, eventually, image, run};
+
+const IMAGE: &str = "sampan.test/web:1";
+const NEXT_IMAGE: &str = "sampan.test/web:2";
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Cluster {
+    server: Sampan,
+    agent: Sampan,
+    nodes: [Namespace; 2],
+    _scratch: Scratch,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let scratch = Scratch::new("two");
+        let nodes = netns::pair();
+        let [a, b] = ["a", "b"].map(|name| scratch.path().join(name));
+        image::write(&a.join("d/agent/images/web.tar"), &[IMAGE, NEXT_IMAGE]);
+        std::fs::create_dir_all(b.join("d/agent/images")).unwrap();
+        std::fs::copy(
+            a.join("d/agent/images/web.tar"),
+            b.join("d/agent/images/web.tar"),
+        )
+        .unwrap();
+        let server = start_server(&a, &nodes[0]);
+        wait_ready(&server, "a");
+        let token = std::fs::read_to_string(server.data_dir.join("server/node-token")).unwrap();
+        let agent = Sampan::start(
+            "agent",
+            &b,
+            Some(&nodes[1]),
+            &[
+                format!("--server=https://{}:6443", nodes[0].address),
+                format!("--token={}", token.trim()),
+                "--node-name=b".to_owned(),
+                format!("--node-ip={}", nodes[1].address),
+            ],
+        );
+        wait_ready(&server, "b");
+        Self {
+            server,
+            agent,
+            nodes,
+            _scratch: scratch,
+        }
+    }
+
+    fn kubectl(&self, arguments: &str) -> String {
+        run(&mut self.server.kubectl(arguments))
+    }
+
+    /// A shell line in the client Pod.
+    fn in_client(&self, line: &str) -> Result<String, String> {
+        attempt(
+            &mut self
+                .server
+                .kubectl_args(&["exec", "client", "--", "sh", "-c", line]),
+        )
+    }
+}
+
+fn start_server(folder: &Path, namespace: &Namespace) -> Sampan {
+    Sampan::start(
+        "server",
+        folder,
+        Some(namespace),
+        &[
+            "--node-name=a".to_owned(),
+            format!("--node-ip={}", namespace.address),
+            format!("--write-kubeconfig={}", folder.join("kubeconfig").display()),
+        ],
+    )
+}
+
+fn wait_ready(server: &Sampan, node: &str) {
+    eventually(&format!("node {node} is Ready"), MINUTE, || {
+        let command = format!("wait --for=condition=Ready node/{node} --timeout=1s");
+        attempt(&mut server.kubectl(&command))
+    });
+}
+
+#[test]
+fn a_deployment_runs_on_two_nodes() {
+    let cluster = Cluster::start();
+    deploys_and_scales(&cluster);
+    answers_on_both_nodes(&cluster);
+    streams(&cluster);
+    port_forward(&cluster);
+    rolls_out_and_back(&cluster);
+    describes(&cluster);
+    survives_restart(cluster);
+}
+
+fn deploys_and_scales(cluster: &Cluster) {
+    cluster.kubectl(&format!(
+        "create deployment web --image={IMAGE} --replicas=2"
+    ));
+    cluster.kubectl("rollout status deployment/web --timeout=60s");
+    cluster.kubectl("scale deployment/web --replicas=4");
+    cluster.kubectl("rollout status deployment/web --timeout=60s");
+    let nodes = cluster.kubectl("get pods -l app=web -o jsonpath={.items[*].spec.nodeName}");
+    assert!(
+        nodes.contains('a') && nodes.contains('b'),
+        "Pods on nodes: {nodes}"
+    );
+    cluster.kubectl("expose deployment web --port=80 --target-port=8080");
+    cluster.kubectl(
+        "expose deployment web --name=web-node --type=NodePort --port=80 --target-port=8080",
+    );
+    cluster.server.apply(&format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: client}}, spec: {{nodeName: b, terminationGracePeriodSeconds: 1, \
+         containers: [{{name: main, image: '{IMAGE}', command: [sh, -c, 'echo started; sleep 100000']}}]}}}}"
+    ));
+    cluster.kubectl("wait --for=condition=Ready pod/client --timeout=60s");
+}
+
+fn answers_on_both_nodes(cluster: &Cluster) {
+    let address = cluster.kubectl("get service web -o jsonpath={.spec.clusterIP}");
+    let port = cluster.kubectl("get service web-node -o jsonpath={.spec.ports[0].nodePort}");
+    // From the Pod on b: by ClusterIP, by name, by both nodes' ports; every replica must be met in the end.
+    let mut urls = vec![
+        format!("http://{address}/"),
+        "http://web/".to_owned(),
+        "http://web.default.svc.cluster.local/".to_owned(),
+    ];
+    urls.extend(
+        cluster
+            .nodes
+            .iter()
+            .map(|node| format!("http://{}:{port}/", node.address)),
+    );
+    for url in &urls {
+        let answer = eventually(&format!("{url} answers in a Pod"), MINUTE, || {
+            cluster.in_client(&format!("curl -sS -m 3 {url}"))
+        });
+        assert!(answer.starts_with("web-"), "{url}: {answer}");
+    }
+    let line =
+        format!("for i in $(seq 100); do curl -sS -m 3 http://{address}/; done | sort -u | wc -l");
+    assert_eq!(
+        cluster.in_client(&line).unwrap().trim(),
+        "4",
+        "replicas met through the ClusterIP"
+    );
+    // Connections made by the nodes themselves.
+    for node in &cluster.nodes {
+        for url in [
+            format!("http://{address}/"),
+            format!("http://{}:{port}/", node.address),
+        ] {
+            let answer = attempt(node.command("curl").args(["-sS", "-m", "3", &url]));
+            assert!(
+                answer.as_ref().is_ok_and(|text| text.starts_with("web-")),
+                "{url} from node {}: {answer:?}",
+                node.address
+            );
+        }
+    }
+}
+
+fn streams(cluster: &Cluster) {
+    assert_eq!(cluster.kubectl("logs client").trim(), "started");
+    let follow = attempt(
+        &mut cluster
+            .server
+            .kubectl("logs -f client --pod-running-timeout=5s --since=1h --limit-bytes=4"),
+    );
+    assert_eq!(follow.unwrap(), "star");
+    assert_eq!(
+        cluster
+            .in_client("echo out; echo err >&2; hostname")
+            .unwrap(),
+        "out\nclient\n"
+    );
+    let failed = cluster.in_client("exit 3").unwrap_err();
+    assert!(failed.contains("exit code 3"), "{failed}");
+    let mut child = cluster
+        .server
+        .kubectl_args(&["exec", "-i", "client", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sent = "line\n".repeat(20_000);
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(sent.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout.len(), sent.len(), "bytes through exec -i");
+}
+
+fn port_forward(cluster: &Cluster) {
+    let mut forward = cluster
+        .server
+        .kubectl("port-forward deployment/web 18080:8080")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let answer = eventually("port-forward answers", MINUTE, || {
+        attempt(cluster.nodes[0].command("curl").args([
+            "-sS",
+            "-m",
+            "3",
+            "http://127.0.0.1:18080/",
+        ]))
+    });
+    forward.kill().unwrap();
+    forward.wait().unwrap();
+    assert!(answer.starts_with("web-"), "{answer}");
+}
+
+fn rolls_out_and_back(cluster: &Cluster) {
+    let images = |cluster: &Cluster| {
+        cluster.kubectl("get pods -l app=web -o jsonpath={.items[*].spec.containers[0].image}")
+    };
+    cluster.kubectl(&format!("set image deployment/web web={NEXT_IMAGE}"));
+    cluster.kubectl("rollout status deployment/web --timeout=90s");
+    assert!(images(cluster).contains(NEXT_IMAGE));
+    cluster.kubectl("rollout undo deployment/web");
+    cluster.kubectl("rollout status deployment/web --timeout=90s");
+    eventually("the old Pods are gone", MINUTE, || {
+        let images = images(cluster);
+        let all: Vec<&str> = images.split_whitespace().collect();
+        if all == [IMAGE; 4] {
+            Ok(())
+        } else {
+            Err(images)
+        }
+    });
+    let history = cluster.kubectl("rollout history deployment/web");
+    assert!(history.contains('3') && history.contains('2'), "{history}");
+}
+
+fn describes(cluster: &Cluster) {
+    let text = cluster.kubectl("describe pod client");
+    for event in ["Pulled", "Created", "Started"] {
+        assert!(text.contains(event), "no {event} in:\n{text}");
+    }
+    let text = cluster.kubectl("describe pods -l app=web");
+    assert!(
+        text.contains("Successfully assigned default/web-"),
+        "{text}"
+    );
+    let text = cluster.kubectl("describe deployment web");
+    assert!(
+        text.contains("ScalingReplicaSet") && text.contains("NewReplicaSetAvailable"),
+        "{text}"
+    );
+    assert!(cluster.kubectl("get pods -o wide").contains("client"));
+}
+
+/// A restart adopts what runs; deletion leaves nothing.
+fn survives_restart(mut cluster: Cluster) {
+    let ids = |cluster: &Cluster| {
+        cluster.kubectl(
+            "get pods -l app=web -o jsonpath={.items[*].status.containerStatuses[0].containerID}",
+        )
+    };
+    let before = ids(&cluster);
+    cluster.agent.kill();
+    cluster.server.kill();
+    let folder = cluster.server.data_dir.parent().unwrap().to_owned();
+    cluster.server = start_server(&folder, &cluster.nodes[0]);
+    let folder = cluster.agent.data_dir.parent().unwrap().to_owned();
+    cluster.agent = Sampan::start(
+        "agent",
+        &folder,
+        Some(&cluster.nodes[1]),
+        &[
+            format!("--server=https://{}:6443", cluster.nodes[0].address),
+            "--node-name=b".to_owned(),
+            format!("--node-ip={}", cluster.nodes[1].address),
+            format!(
+                "--token={}",
+                std::fs::read_to_string(cluster.server.data_dir.join("server/node-token"))
+                    .unwrap()
+                    .trim()
+            ),
+        ],
+    );
+    wait_ready(&cluster.server, "a");
+    wait_ready(&cluster.server, "b");
+    eventually("exec works again", MINUTE, || {
+        cluster.in_client("curl -sS -m 3 http://web/")
+    });
+    assert_eq!(ids(&cluster), before, "containers after a restart");
+    cluster.kubectl("delete deployment web");
+    cluster.kubectl("delete service web web-node");
+    cluster.kubectl("delete pod client");
+    eventually("all Pods are gone", MINUTE, || {
+        let left = cluster.kubectl("get pods -o name");
+        if left.trim().is_empty() {
+            Ok(())
+        } else {
+            Err(left)
+        }
+    });
+    leaves_nothing(&cluster);
+}
+
+/// No container, no Pod address and no Pod link is left.
+fn leaves_nothing(cluster: &Cluster) {
+    for (sampan, namespace) in [
+        (&cluster.server, &cluster.nodes[0]),
+        (&cluster.agent, &cluster.nodes[1]),
+    ] {
+        eventually("no shim is left", MINUTE, || {
+            let state = sampan.data_dir.display().to_string();
+            let shims = run(Command::new("sh").args([
+                "-c",
+                &format!("ps ax -o args | grep '[c]ontainerd-shim' | grep -c '{state}' || true"),
+            ]));
+            if shims.trim() == "0" {
+                Ok(())
+            } else {
+                Err(format!("{} shims", shims.trim()))
+            }
+        });
+        let routes = run(namespace.command("ip").args(["-4", "route"]));
+        let pods: Vec<&str> = routes
+            .lines()
+            .filter(|line| {
+                line.starts_with("10.42.")
+                    && line.contains("scope link")
+                    && !line.contains("sampan0")
+            })
+            .collect();
+        assert!(pods.is_empty(), "routes to Pods left: {pods:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! How the store fails.
+
+use crate::Revision;
+
+/// Cloneable, because one failed transaction answers every writer that took part in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The change expected the key to be absent.
+    #[error("the key exists at revision {revision}")]
+    KeyExists { revision: Revision },
+    /// The change expected another revision; `current` is `None` where the key does not exist.
+    #[error("the key is at revision {current:?}, not at the expected one")]
+    RevisionMismatch { current: Option<Revision> },
+    /// The revision's history is gone; `oldest` is the first one that can still be read.
+    #[error("the revision has been compacted; the oldest one kept is {oldest}")]
+    Compacted { oldest: Revision },
+    #[error("revision {asked} is in the future; the newest one is {current}")]
+    FutureRevision { asked: Revision, current: Revision },
+    #[error("no space left for the database")]
+    NoSpace,
+    #[error("the database can only be read")]
+    ReadOnly,
+    /// Too many writers wait already.
+    #[error("too many writes are waiting")]
+    Overloaded,
+    /// The store is not started, or shuts down.
+    #[error("the store is not available")]
+    Unavailable,
+    #[error("the database at {path} is damaged: {what}")]
+    Corrupt { path: String, what: String },
+    /// The file was written by a newer program.
+    #[error(
+        "the database has format {found}, this program reads up to {known}; use a newer program or a backup"
+    )]
+    Format { found: i64, known: i64 },
+    /// Another process has the database open.
+    #[error("the database at {path} is in use by another process")]
+    Locked { path: String },
+    #[error("database input/output: {what}")]
+    Io { what: String },
+}
+
+impl Error {
+    pub(crate) fn io(path: &std::path::Path, error: std::io::Error) -> Self {
+        Self::Io {
+            what: format!("{}: {error}", path.display()),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode as Code;
+        match error.sqlite_error_code() {
+            Some(Code::DiskFull) => Self::NoSpace,
+            Some(Code::ReadOnly) => Self::ReadOnly,
+            Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Corrupt {
+                path: String::new(),
+                what: error.to_string(),
+            },
+            _ => Self::Io {
+                what: error.to_string(),
+            },
+        }
+    }
+}

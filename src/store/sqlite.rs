@@ -1,0 +1,63 @@
+//! The store on one SQLite file in WAL mode.
+//!
+//! A dedicated thread (`writer`) owns the only connection that writes. Reads of history use a
+//! second connection. The key index (key → revision) is held in memory, so that a
+//! compare-and-set needs no query.
+
+mod file;
+mod handle;
+mod ledger;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use handle::SqliteStore;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the database lives and how much it may put off.
+#[derive(Debug, Clone)]
+pub struct SqliteOptions {
+    /// The directory of the database and its last good copy; made with mode 0700.
+    pub directory: PathBuf,
+    /// How many revisions of history to keep. Watches are served from memory, so this only has
+    /// to cover reads at an exact revision.
+    pub history: u64,
+    /// How long volatile changes may stay in memory only.
+    pub volatile_delay: Duration,
+    /// How many bytes of volatile values may stay in memory only.
+    pub volatile_bytes: usize,
+    /// How far ahead revisions are reserved.
+    pub reserve: u64,
+    /// After this long without writes the log file is written back and emptied.
+    pub idle: Duration,
+    /// The age at which the last good copy is made anew at start.
+    pub copy_age: Duration,
+    /// Another SQLite file layer, for fault injection.
+    pub vfs: Option<String>,
+}
+
+impl SqliteOptions {
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            history: 1_000,
+            volatile_delay: Duration::from_secs(300),
+            volatile_bytes: 4 << 20,
+            reserve: 10_000,
+            idle: Duration::from_secs(10),
+            copy_age: Duration::from_secs(24 * 3600),
+            vfs: None,
+        }
+    }
+
+    fn database(&self) -> PathBuf {
+        self.directory.join("state.db")
+    }
+
+    fn good_copy(&self) -> PathBuf {
+        self.directory.join("state.db.good")
+    }
+}

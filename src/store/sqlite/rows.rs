@@ -1,0 +1,127 @@
+//! The statements on the `log` table.
+
+use bytes::Bytes;
+use rusqlite::Connection;
+
+use crate::{Key, Range, RangeQuery, Record, Revision};
+
+/// One row of the log; `value` is `None` for a deletion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) revision: Revision,
+    pub(super) key: Key,
+    pub(super) created: Revision,
+    pub(super) value: Option<Bytes>,
+}
+
+pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("INSERT INTO log(revision, key, created, value) VALUES (?1, ?2, ?3, ?4)")?
+        .execute((
+            row.revision.cast_signed(),
+            &*row.key,
+            row.created.cast_signed(),
+            row.value.as_deref(),
+        ))?;
+    Ok(())
+}
+
+pub(super) fn delete(connection: &Connection, revision: Revision) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("DELETE FROM log WHERE revision=?1")?
+        .execute([revision.cast_signed()])?;
+    Ok(())
+}
+
+/// Every (key, revision) pair, keys in order and their revisions ascending, from the index alone.
+pub(super) fn scan_index(
+    connection: &Connection,
+    mut visit: impl FnMut(&str, Revision),
+) -> Result<(), rusqlite::Error> {
+    let mut statement =
+        connection.prepare("SELECT key, revision FROM log ORDER BY key, revision")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let revision: i64 = row.get(1)?;
+        visit(row.get_ref(0)?.as_str()?, revision.cast_unsigned());
+    }
+    Ok(())
+}
+
+/// Every row in revision order.
+pub(super) fn scan_log(
+    connection: &Connection,
+    mut visit: impl FnMut(Revision, &str, Revision, Option<&[u8]>),
+) -> Result<(), rusqlite::Error> {
+    let mut statement =
+        connection.prepare("SELECT revision, key, created, value FROM log ORDER BY revision")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let revision: i64 = row.get(0)?;
+        let created: i64 = row.get(2)?;
+        visit(
+            revision.cast_unsigned(),
+            row.get_ref(1)?.as_str()?,
+            created.cast_unsigned(),
+            row.get_ref(3)?.as_blob_or_null()?,
+        );
+    }
+    Ok(())
+}
+
+/// The state under a prefix as it was at `revision`.
+pub(super) fn range(
+    connection: &Connection,
+    query: &RangeQuery,
+    revision: Revision,
+) -> Result<Range, rusqlite::Error> {
+    let from = query.after.as_deref().unwrap_or(&query.prefix);
+    let limit = query.limit.unwrap_or(usize::MAX - 1);
+    let mut statement = connection.prepare_cached(
+        "SELECT l.key, l.created, l.revision, l.value FROM log l JOIN
+           (SELECT key, max(revision) AS newest FROM log
+             WHERE key >= ?1 AND key < ?2 AND revision <= ?3 GROUP BY key) n
+           ON l.revision = n.newest
+         WHERE l.value IS NOT NULL AND l.key > ?4 ORDER BY l.key LIMIT ?5",
+    )?;
+    let after = query.after.as_deref().unwrap_or("");
+    let wanted = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+    let mut records = statement
+        .query_map(
+            (
+                from,
+                end_of_prefix(&query.prefix),
+                revision.cast_signed(),
+                after,
+                wanted,
+            ),
+            |row| {
+                Ok(Record {
+                    key: row.get_ref(0)?.as_str()?.into(),
+                    created: row.get::<_, i64>(1)?.cast_unsigned(),
+                    revision: row.get::<_, i64>(2)?.cast_unsigned(),
+                    value: Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?),
+                })
+            },
+        )?
+        .collect::<Result<Vec<_>, _>>()?;
+    let more = records.len() > limit;
+    records.truncate(limit);
+    Ok(Range {
+        records,
+        revision,
+        more,
+    })
+}
+
+/// The first string after every string that starts with `prefix`.
+fn end_of_prefix(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        if let Some(next) = char::from_u32(u32::from(last) + 1) {
+            end.push(next);
+            return end;
+        }
+    }
+    char::MAX.to_string()
+}

@@ -1,0 +1,456 @@
+//! The one thread that writes: it gathers what waits, writes it as one transaction, feeds the
+//! sinks and answers. Between batches it does the put-off work: flushing volatile values,
+//! compaction slices, writing back the log file.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::file::{self, Meta};
+use super::handle::Shared;
+use super::ledger::Ledger;
+use super::{SqliteOptions, rows};
+use crate::{Class, Error, Event, Mutation, Revision, Sink};
+
+type Reply<T> = oneshot::Sender<Result<T, Error>>;
+type Commit = (Box<Mutation>, Reply<Revision>);
+
+pub(super) enum Command {
+    Start(
+        Arc<dyn Sink>,
+        crossbeam_channel::Sender<Result<Revision, Error>>,
+    ),
+    Commit(Box<Mutation>, Reply<Revision>),
+    Compact(Revision, Reply<()>),
+    Flush(Reply<()>),
+    Stop,
+}
+
+/// A transaction takes at most this many changes; the rest waits for the next.
+const BATCH: usize = 1_024;
+
+/// Rows removed in one slice of compaction.
+const SLICE: usize = 512;
+
+/// The log file is written back when idle only if it has grown beyond this.
+const WAL_WORTH_IT: u64 = 256 << 10;
+
+pub(super) struct Writer {
+    connection: Connection,
+    queue: Receiver<Command>,
+    options: SqliteOptions,
+    shared: Arc<Shared>,
+    ledger: Ledger,
+    sinks: Vec<Arc<dyn Sink>>,
+    started: bool,
+    ceiling: Revision,
+    compacted: Revision,
+    /// Where an asked-for compaction wants to get to.
+    compact_to: Revision,
+    volatile_since: Option<Instant>,
+    /// The last transaction, while the log file has not been written back since.
+    unsettled_since: Option<Instant>,
+}
+
+/// How a transaction reaches the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    /// Before it is answered.
+    Now,
+    /// With the next one that is synced.
+    Later,
+}
+
+impl Writer {
+    pub(super) fn new(
+        connection: Connection,
+        queue: Receiver<Command>,
+        meta: Meta,
+        options: SqliteOptions,
+        shared: Arc<Shared>,
+    ) -> Self {
+        shared.compacted.store(meta.compacted, Ordering::Release);
+        let mut ledger = Ledger::default();
+        ledger.continue_at(meta.ceiling);
+        Self {
+            connection,
+            queue,
+            options,
+            shared,
+            ledger,
+            sinks: Vec::new(),
+            started: false,
+            ceiling: meta.ceiling,
+            compacted: meta.compacted,
+            compact_to: meta.compacted,
+            volatile_since: None,
+            unsettled_since: None,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            match self.next() {
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(command) => {
+                    if !self.take(command) {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.put_off_work();
+        }
+        self.finish();
+    }
+
+    /// The next command, or a timeout when put-off work is due.
+    fn next(&self) -> Result<Command, RecvTimeoutError> {
+        if self.compacting() {
+            return self.queue.recv_timeout(Duration::ZERO);
+        }
+        let volatile = self
+            .volatile_since
+            .map(|since| since + self.options.volatile_delay);
+        let settle = self.unsettled_since.map(|since| since + self.options.idle);
+        match volatile.into_iter().chain(settle).min() {
+            Some(due) => self.queue.recv_deadline(due),
+            None => self
+                .queue
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// Handles one command and, if it is a change, all others that wait behind it.
+    /// False when the store is to stop.
+    fn take(&mut self, command: Command) -> bool {
+        let mut batch: Vec<Commit> = Vec::new();
+        let mut next = Some(command);
+        let mut other = None;
+        while let Some(command) = next {
+            match command {
+                Command::Commit(mutation, reply) => batch.push((mutation, reply)),
+                command => {
+                    other = Some(command);
+                    break;
+                }
+            }
+            next = if batch.len() < BATCH {
+                self.queue.try_recv().ok()
+            } else {
+                None
+            };
+        }
+        if !batch.is_empty() {
+            self.commit(batch);
+        }
+        match other {
+            None | Some(Command::Commit(..)) => {}
+            Some(Command::Start(sink, reply)) => {
+                let _ = reply.send(self.start(sink));
+            }
+            Some(Command::Compact(revision, reply)) => {
+                let _ = reply.send(self.compact(revision));
+            }
+            Some(Command::Flush(reply)) => {
+                let _ = reply.send(self.flush(Sync::Now));
+            }
+            Some(Command::Stop) => return false,
+        }
+        true
+    }
+
+    /// Reads the state, feeds it to the sink, and attaches the sink to what follows.
+    fn start(&mut self, sink: Arc<dyn Sink>) -> Result<Revision, Error> {
+        if self.started {
+            return Err(Error::Unavailable);
+        }
+        let ledger = &mut self.ledger;
+        rows::scan_index(&self.connection, |key, revision| {
+            ledger.found(key, revision)
+        })?;
+        rows::scan_log(&self.connection, |revision, key, created, value| {
+            let live = ledger.loaded(revision, key, created, value.is_none());
+            if let (Some(key), Some(value)) = (live, value) {
+                sink.record(&key, value, created, revision);
+            }
+        })?;
+        ledger.sort_garbage();
+        let revision = ledger.revision();
+        self.publish();
+        sink.loaded(revision);
+        self.sinks.push(sink);
+        self.started = true;
+        Ok(revision)
+    }
+
+    fn publish(&self) {
+        let shared = &self.shared;
+        shared
+            .revision
+            .store(self.ledger.revision(), Ordering::Release);
+        shared
+            .keys
+            .store(self.ledger.keys() as u64, Ordering::Release);
+    }
+
+    fn commit(&mut self, batch: Vec<Commit>) {
+        if !self.started {
+            for (_, reply) in batch {
+                let _ = reply.send(Err(Error::Unavailable));
+            }
+            return;
+        }
+        let mut undo = self.ledger.begin();
+        let mut durable = false;
+        let mut events: Vec<Event> = Vec::with_capacity(batch.len());
+        let mut replies = Vec::with_capacity(batch.len());
+        for (mutation, reply) in batch {
+            let class = mutation.class;
+            let admitted = self.ledger.admit(*mutation, &mut undo);
+            durable |= admitted.is_ok() && class == Class::Durable;
+            replies.push((
+                reply,
+                admitted
+                    .as_ref()
+                    .map(|event| event.revision)
+                    .map_err(Clone::clone),
+            ));
+            events.extend(admitted.ok());
+        }
+        let result = if durable {
+            self.write(&events, Sync::Now)
+        } else {
+            self.defer(&events)
+        };
+        match result {
+            Ok(()) => {
+                self.publish();
+                if !events.is_empty() {
+                    for sink in &self.sinks {
+                        sink.committed(&events);
+                    }
+                }
+                for (reply, answer) in replies {
+                    let _ = reply.send(answer);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a transaction failed");
+                self.ledger.undo(undo);
+                for (reply, _) in replies {
+                    let _ = reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Keeps a batch of volatile changes in memory, below a ceiling that is on disk.
+    fn defer(&mut self, events: &[Event]) -> Result<(), Error> {
+        if self.ledger.revision() > self.ceiling {
+            let ceiling = self.ledger.revision() + self.options.reserve;
+            let transaction = self.connection.unchecked_transaction()?;
+            file::write_meta(&transaction, "ceiling", ceiling)?;
+            transaction.commit()?;
+            self.ceiling = ceiling;
+            self.unsettled_since = Some(Instant::now());
+        }
+        for event in events {
+            self.ledger.defer(event);
+        }
+        if self.ledger.has_pending() && self.volatile_since.is_none() {
+            self.volatile_since = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// One transaction: what was put off, the events, a share of compaction, the ceiling.
+    fn write(&mut self, events: &[Event], sync: Sync) -> Result<(), Error> {
+        let pending = self.ledger.pending_rows();
+        let revision = self.ledger.revision();
+        let oldest = revision
+            .saturating_sub(self.options.history)
+            .max(self.compact_to);
+        let share = 2 * (events.len() + pending.len()) + 16;
+        let garbage = self.ledger.removable(oldest, share);
+        let compacted = garbage
+            .last()
+            .map_or(self.compacted, |last| last.since.max(self.compacted));
+        let low = self.ceiling < revision + self.options.reserve / 2;
+        let ceiling = if low {
+            revision + self.options.reserve
+        } else {
+            self.ceiling
+        };
+
+        // Readers must not trust what the transaction is about to remove.
+        self.shared.compacted.fetch_max(compacted, Ordering::AcqRel);
+        self.set_sync(sync)?;
+        let transaction = self.connection.unchecked_transaction()?;
+        for row in &pending {
+            rows::insert(&transaction, row)?;
+        }
+        for event in events {
+            rows::insert(&transaction, &row_of(event))?;
+        }
+        for garbage in &garbage {
+            rows::delete(&transaction, garbage.row)?;
+        }
+        if compacted != self.compacted {
+            file::write_meta(&transaction, "compacted", compacted)?;
+        }
+        if ceiling != self.ceiling {
+            file::write_meta(&transaction, "ceiling", ceiling)?;
+        }
+        transaction.commit()?;
+
+        self.ceiling = ceiling;
+        self.compacted = compacted;
+        self.ledger.pending_written();
+        for event in events {
+            self.ledger.written(event);
+        }
+        self.ledger.removed(garbage.len());
+        self.volatile_since = None;
+        self.unsettled_since = Some(Instant::now());
+        Ok(())
+    }
+
+    fn set_sync(&self, sync: Sync) -> Result<(), Error> {
+        let mode = match sync {
+            Sync::Now => "FULL",
+            Sync::Later => "NORMAL",
+        };
+        self.connection
+            .pragma_update(None, "synchronous", mode)
+            .map_err(Error::from)
+    }
+
+    fn flush(&mut self, sync: Sync) -> Result<(), Error> {
+        if self.ledger.has_pending() {
+            self.write(&[], sync)?;
+        }
+        Ok(())
+    }
+
+    fn compact(&mut self, revision: Revision) -> Result<(), Error> {
+        let current = self.ledger.revision();
+        if revision > current {
+            return Err(Error::FutureRevision {
+                asked: revision,
+                current,
+            });
+        }
+        self.compact_to = self.compact_to.max(revision);
+        self.shared.compacted.fetch_max(revision, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn compacting(&self) -> bool {
+        self.compact_to > self.compacted
+    }
+
+    fn put_off_work(&mut self) {
+        let now = Instant::now();
+        let due = self
+            .volatile_since
+            .is_some_and(|since| now >= since + self.options.volatile_delay);
+        if due || self.ledger.pending_bytes() > self.options.volatile_bytes {
+            let flushed = self.flush(Sync::Later);
+            self.report("flush volatile values", flushed);
+            // A failure is not repeated at once.
+            self.volatile_since = self.ledger.has_pending().then_some(now);
+        }
+        if self.compacting() {
+            let sliced = self.compact_slice();
+            if sliced.is_err() {
+                self.compact_to = self.compacted;
+            }
+            self.report("compact", sliced);
+        }
+        if self
+            .unsettled_since
+            .is_some_and(|since| now >= since + self.options.idle)
+        {
+            let settled = self.settle();
+            self.report("write back the log file", settled);
+        }
+    }
+
+    fn report(&self, what: &str, result: Result<(), Error>) {
+        if let Err(error) = result {
+            tracing::warn!(%error, "cannot {what}");
+        }
+    }
+
+    fn compact_slice(&mut self) -> Result<(), Error> {
+        let garbage = self.ledger.removable(self.compact_to, SLICE);
+        let done = garbage.len() < SLICE;
+        let compacted = match garbage.last() {
+            Some(last) if !done => last.since,
+            _ => self.compact_to,
+        };
+        self.set_sync(Sync::Later)?;
+        let transaction = self.connection.unchecked_transaction()?;
+        for garbage in &garbage {
+            rows::delete(&transaction, garbage.row)?;
+        }
+        file::write_meta(&transaction, "compacted", compacted)?;
+        transaction.commit()?;
+        self.ledger.removed(garbage.len());
+        // More rows may share the last one's revision: not done before a slice comes up short.
+        self.compacted = if done { compacted } else { compacted - 1 };
+        self.unsettled_since = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Gives pages back and empties the log file, if that is worth the writing.
+    fn settle(&mut self) -> Result<(), Error> {
+        self.unsettled_since = None;
+        let wal = format!("{}-wal", self.options.database().display());
+        if std::fs::metadata(wal).map_or(0, |meta| meta.len()) < WAL_WORTH_IT {
+            return Ok(());
+        }
+        let count = |pragma: &str| -> Result<i64, rusqlite::Error> {
+            self.connection.query_row(pragma, [], |row| row.get(0))
+        };
+        let free = count("PRAGMA freelist_count")?;
+        if free > 256 && free > count("PRAGMA page_count")? / 4 {
+            self.connection
+                .execute_batch(&format!("PRAGMA incremental_vacuum({})", free / 2))?;
+        }
+        self.connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(())
+    }
+
+    /// The clean end: everything on disk, and nothing reserved above what was used.
+    fn finish(mut self) {
+        if !self.started {
+            return;
+        }
+        let flushed = self.flush(Sync::Now).and_then(|()| {
+            let transaction = self.connection.unchecked_transaction()?;
+            file::write_meta(&transaction, "ceiling", self.ledger.revision())?;
+            transaction.commit()?;
+            self.connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            Ok(())
+        });
+        self.report("close cleanly", flushed);
+    }
+}
+
+fn row_of(event: &Event) -> rows::Row {
+    rows::Row {
+        revision: event.revision,
+        key: event.key.clone(),
+        created: event.created,
+        value: event.value.clone(),
+    }
+}

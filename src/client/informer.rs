@@ -251,3 +251,6 @@ impl<K: Resource> Lister<K> {
         self.cache.add_handler(Box::new(handler));
     }
 }
+
+#[cfg(test)]
+mod tests;

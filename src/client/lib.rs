@@ -11,6 +11,7 @@ pub mod key;
 pub mod queue;
 pub mod recorder;
 mod reflector;
+pub mod testing;
 pub mod transport;
 
 pub use client::{Client, DeleteOptions, ListParams, Patch, Preconditions, Propagation, Resource};

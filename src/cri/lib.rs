@@ -15,6 +15,7 @@ mod generated;
 mod clients;
 mod connect;
 mod error;
+pub mod import;
 
 pub use clients::{Containerd, Images, Runtime};
 pub use connect::{connect, connect_lazy};

@@ -32,10 +32,43 @@ impl Drop for Scratch {
             eprintln!("kept: {}", self.0.display());
             return;
         }
+        release(&self.0);
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             eprintln!("cannot remove {}: {error}", self.0.display());
         }
     }
+}
+
+/// Ends containers that outlived their node (they are meant to) and takes away mounts below the folder.
+fn release(folder: &Path) {
+    let inside = |text: &str| text.contains(&*folder.to_string_lossy());
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments);
+        if arguments.contains("containerd") && inside(&arguments) {
+            for child in children(&pid) {
+                signal_kill(&child);
+            }
+            signal_kill(&pid);
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for line in mounts.lines().rev() {
+        if let Some(path) = line.split(' ').nth(1).filter(|path| inside(path)) {
+            let _unmounted = Command::new("umount").args(["-l", path]).status();
+        }
+    }
+}
+
+fn children(pid: &str) -> Vec<String> {
+    let text =
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn signal_kill(pid: &str) {
+    let _killed = Command::new("kill").args(["-9", pid]).status();
 }
 
 /// Where `tests/tools/need` put kubectl, Helm and busybox.

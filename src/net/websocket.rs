@@ -1,0 +1,356 @@
+//! As much of WebSocket (RFC 6455) as a byte tunnel needs: the server's handshake, and binary frames
+//! seen as a byte stream.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf as _, BytesMut};
+use http::header::{
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use ring::digest;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::io::{Body, empty};
+
+const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// Frames of relays are small; a larger one is an attack on our memory.
+const MAX_FRAME: u64 = 1024 * 1024;
+
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// Whether the request asks for an upgrade to WebSocket.
+pub fn is_websocket(headers: &HeaderMap) -> bool {
+    headers
+        .get(UPGRADE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+}
+
+/// The subprotocols that the client offers, in its order.
+pub fn offered_protocols(headers: &HeaderMap) -> Vec<String> {
+    headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// The answer that accepts the upgrade; `None` if the request has no key.
+pub fn accept(headers: &HeaderMap, protocol: Option<&str>) -> Option<Response<Body>> {
+    let key = headers.get(SEC_WEBSOCKET_KEY)?.to_str().ok()?;
+    let proof = digest::digest(
+        &digest::SHA1_FOR_LEGACY_USE_ONLY,
+        format!("{key}{GUID}").as_bytes(),
+    );
+    let mut response = Response::new(empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let fields = response.headers_mut();
+    fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    fields.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    let proof = HeaderValue::from_str(&STANDARD.encode(proof)).ok()?;
+    fields.insert(SEC_WEBSOCKET_ACCEPT, proof);
+    if let Some(protocol) = protocol {
+        let value = HeaderValue::from_str(protocol).ok()?;
+        fields.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    }
+    Some(response)
+}
+
+/// The server's end of a WebSocket, read and written as plain bytes: what arrives in data frames is
+/// read, each write becomes one binary frame.
+pub struct ByteTunnel<T> {
+    inner: T,
+    /// What was read and not yet understood.
+    input: BytesMut,
+    /// What is left of the frame being read, and how it is masked.
+    frame: Option<Payload>,
+    /// Encoded frames that are not yet written.
+    output: BytesMut,
+    ended: bool,
+    close_sent: bool,
+}
+
+struct Payload {
+    remaining: u64,
+    mask: [u8; 4],
+    position: usize,
+    is_data: bool,
+    opcode: u8,
+    /// Content of control frames (at most 125 bytes).
+    control: Vec<u8>,
+}
+
+impl<T> ByteTunnel<T> {
+    pub fn new(inner: T) -> Self {
+        Self {
+            inner,
+            input: BytesMut::with_capacity(4096),
+            frame: None,
+            output: BytesMut::new(),
+            ended: false,
+            close_sent: false,
+        }
+    }
+
+    /// Takes payload out of `input`; true if `buf` got some or the stream has ended.
+    fn decode(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<bool> {
+        loop {
+            if self.frame.is_none() {
+                match parse_header(&self.input)? {
+                    None => return Ok(false),
+                    Some((length, payload)) => {
+                        self.input.advance(length);
+                        self.frame = Some(payload);
+                    }
+                }
+            }
+            let Some(frame) = &mut self.frame else {
+                return Ok(false);
+            };
+            let room = if frame.is_data {
+                buf.remaining()
+            } else {
+                usize::MAX
+            };
+            let available = (self.input.len() as u64).min(frame.remaining);
+            let take = usize::try_from(available).unwrap_or(usize::MAX).min(room);
+            if take == 0 && frame.remaining > 0 {
+                return Ok(false);
+            }
+            let mut chunk = self.input.split_to(take);
+            for byte in chunk.iter_mut() {
+                *byte ^= frame.mask[frame.position % 4];
+                frame.position += 1;
+            }
+            frame.remaining -= take as u64;
+            let (is_data, finished) = (frame.is_data, frame.remaining == 0);
+            if is_data {
+                buf.put_slice(&chunk);
+            } else {
+                frame.control.extend_from_slice(&chunk);
+            }
+            if finished && let Some(frame) = self.frame.take() {
+                self.finish(&frame);
+            }
+            if self.ended || (is_data && take > 0) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reacts to control frames.
+    fn finish(&mut self, frame: &Payload) {
+        match frame.opcode {
+            CLOSE => self.ended = true,
+            PING => encode(&mut self.output, PONG, &frame.control),
+            _ => {}
+        }
+    }
+}
+
+/// The header's length and what follows it; `None` if it is not complete.
+fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>> {
+    let &[first, second, ..] = input else {
+        return Ok(None);
+    };
+    let opcode = first & 0x0f;
+    let is_data = matches!(opcode, CONTINUATION | TEXT | BINARY);
+    if second & 0x80 == 0 {
+        return Err(invalid("a client's frame is not masked"));
+    }
+    let extra = match second & 0x7f {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    };
+    let Some(mask) = input.get(2 + extra..6 + extra) else {
+        return Ok(None);
+    };
+    let remaining = match extra {
+        0 => u64::from(second & 0x7f),
+        _ => input[2..2 + extra]
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    };
+    if remaining > MAX_FRAME || (!is_data && remaining > 125) {
+        return Err(invalid("a frame is too large"));
+    }
+    let payload = Payload {
+        remaining,
+        mask: [mask[0], mask[1], mask[2], mask[3]],
+        position: 0,
+        is_data,
+        opcode,
+        control: Vec::new(),
+    };
+    Ok(Some((6 + extra, payload)))
+}
+
+fn encode(output: &mut BytesMut, opcode: u8, content: &[u8]) {
+    output.extend_from_slice(&[0x80 | opcode]);
+    match content.len() {
+        length @ 0..=125 => output.extend_from_slice(&[length as u8]),
+        length @ 126..=0xffff => {
+            output.extend_from_slice(&[126]);
+            output.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            output.extend_from_slice(&[127]);
+            output.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    output.extend_from_slice(content);
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteTunnel<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if this.ended || this.decode(buf)? {
+                return Poll::Ready(Ok(()));
+            }
+            let mut space = [0_u8; 8192];
+            let mut chunk = ReadBuf::new(&mut space);
+            match Pin::new(&mut this.inner).poll_read(cx, &mut chunk) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(result) => result?,
+            }
+            if chunk.filled().is_empty() {
+                this.ended = true;
+            }
+            this.input.extend_from_slice(chunk.filled());
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ByteTunnel<T> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.output.is_empty() {
+            match Pin::new(&mut self.inner).poll_write(cx, &self.output) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(written) => self.output.advance(written?),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ByteTunnel<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.poll_drain(cx) {
+            Poll::Ready(Ok(())) => {}
+            other => return other.map_ok(|()| 0),
+        }
+        encode(&mut self.output, BINARY, buf);
+        match self.poll_drain(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(buf.len())),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.poll_drain(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
+            other => other,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.close_sent {
+            self.close_sent = true;
+            let normal = 1000_u16.to_be_bytes();
+            encode(&mut self.output, CLOSE, &normal);
+        }
+        match self.poll_drain(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_shutdown(cx),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    fn masked(opcode: u8, content: &[u8]) -> Vec<u8> {
+        let mask = [1, 2, 3, 4];
+        let mut frame = vec![0x80 | opcode, 0x80 | content.len() as u8];
+        frame.extend_from_slice(&mask);
+        frame.extend(content.iter().zip(mask.iter().cycle()).map(|(a, b)| a ^ b));
+        frame
+    }
+
+    #[tokio::test]
+    async fn frames_become_bytes() {
+        let (mut client, server) = duplex(4096);
+        let mut tunnel = ByteTunnel::new(server);
+        client.write_all(&masked(BINARY, b"hello ")).await.unwrap();
+        client.write_all(&masked(PING, b"p")).await.unwrap();
+        client.write_all(&masked(BINARY, b"")).await.unwrap();
+        client.write_all(&masked(BINARY, b"world")).await.unwrap();
+        client.write_all(&masked(CLOSE, b"")).await.unwrap();
+        let mut text = String::new();
+        tunnel.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "hello world");
+        tunnel.write_all(b"answer").await.unwrap();
+        tunnel.shutdown().await.unwrap();
+        drop(tunnel);
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer[..3], [0x8a, 1, b'p']);
+        assert_eq!(answer[3..11], *b"\x82\x06answer");
+        assert_eq!(answer[11..], [0x88, 2, 3, 232]);
+    }
+
+    #[tokio::test]
+    async fn unmasked_and_huge_frames_are_refused() {
+        for frame in [
+            &[0x82_u8, 1, 0][..],
+            &[0x82, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ] {
+            let (mut client, server) = duplex(64);
+            client.write_all(frame).await.unwrap();
+            let mut tunnel = ByteTunnel::new(server);
+            assert!(tunnel.read_u8().await.is_err());
+        }
+    }
+
+    #[test]
+    fn accept_key_of_the_standard() {
+        let mut headers = HeaderMap::new();
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        headers.insert(SEC_WEBSOCKET_KEY, key);
+        let response = accept(&headers, None).unwrap();
+        let proof = &response.headers()[SEC_WEBSOCKET_ACCEPT];
+        assert_eq!(proof, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}

@@ -13,6 +13,8 @@ pub struct ApiRequest {
     pub request: Request,
     /// Client's `User-Agent`, the default field manager is its first word.
     pub user_agent: String,
+    /// Paths of fields that stood twice in the body; `fieldValidation` decides what becomes of it.
+    pub duplicate_fields: Vec<String>,
 }
 
 /// What the pipeline answers; the front renders it for the media type that was negotiated.

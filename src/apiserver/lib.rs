@@ -1,3 +1,4 @@
 //! The API server: filters, generic registry, admission, watch cache, discovery, subresources.
 
+pub mod auth;
 pub mod request;

@@ -54,6 +54,8 @@ pub struct ResourceAttributes<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
+    /// The selector's text of list, watch and deletecollection.
+    pub field_selector: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,1 +1,69 @@
 //! The controllers, one file each, on one runtime.
+//!
+//! To add a controller: one file with a [`runtime::Controller`] and one line in [`CONTROLLERS`].
+//! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
+//! [`json`] are what several controllers need.
+
+pub mod json;
+pub mod labels;
+pub mod owner;
+pub mod runtime;
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use sampan_client::{Client, Informers};
+use sampan_util::{Clock, Shutdown, task};
+
+use runtime::metrics::Metrics;
+use runtime::{Context, Entry};
+
+/// Every controller, in the order in which they start.
+pub const CONTROLLERS: &[Entry] = &[];
+
+/// What controllers need to know about the cluster.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Names of controllers that are not to run.
+    pub disabled: Vec<String>,
+}
+
+/// Runs all controllers until shutdown. `shared` (system:kube-controller-manager) reads for all;
+/// `client_of` makes the client of each one's service account in `kube-system` from its name.
+pub async fn run(
+    shared: Client,
+    client_of: impl Fn(&str) -> Client + Send + Sync + 'static,
+    settings: Settings,
+    shutdown: Shutdown,
+) {
+    let context = Arc::new(Context {
+        informers: Informers::new(shared.clone(), shutdown.clone()),
+        shared,
+        client_of: Arc::new(client_of),
+        settings,
+        clock: Clock::system(),
+        shutdown,
+        metrics: Metrics::default(),
+    });
+    run_all(context).await;
+}
+
+/// Like [`run`], with a context made by the caller (who wants its metrics).
+pub async fn run_all(context: Arc<Context>) {
+    let running = CONTROLLERS
+        .iter()
+        .filter(|entry| {
+            !context
+                .settings
+                .disabled
+                .iter()
+                .any(|name| name == entry.name)
+        })
+        .map(|entry| {
+            let context = Arc::clone(&context);
+            let shutdown = context.shutdown.clone();
+            let start = entry.run;
+            task::supervise(entry.name, shutdown, move || start(Arc::clone(&context)))
+        });
+    join_all(running).await;
+}

@@ -1,0 +1,182 @@
+//! The one loop that runs every controller: observe → plan → execute.
+//!
+//! A [`Controller`] says what it watches, what it sees for a key (listers only) and, as a pure
+//! function, what is to be done. Queueing, concurrency, back-off, ordered execution, waiting until
+//! the cache shows what was written, events, spans and metrics are here, once.
+
+pub mod execute;
+pub mod metrics;
+pub mod plan;
+pub mod watches;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use jiff::Timestamp;
+use sampan_client::{Client, Error, Informers, ObjectKey, Queue, Recorder};
+use sampan_util::{Clock, Shutdown, task};
+use tracing::Instrument;
+
+pub use execute::Failure;
+pub use plan::{Action, EventNote, Form, Plan, Step};
+pub use watches::Watches;
+
+use crate::Settings;
+use execute::Executor;
+use metrics::Metrics;
+
+/// Makes the client of one controller's identity from its name.
+pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
+
+/// What all controllers share.
+pub struct Context {
+    /// Reads for everybody: informers, and barriers after uncertain writes.
+    pub shared: Client,
+    pub client_of: ClientOf,
+    pub informers: Informers,
+    pub settings: Settings,
+    pub clock: Clock,
+    pub shutdown: Shutdown,
+    pub metrics: Metrics,
+}
+
+impl Context {
+    pub fn now(&self) -> Timestamp {
+        Timestamp::try_from(self.clock.now()).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+}
+
+/// One line in the list of controllers.
+pub struct Entry {
+    pub name: &'static str,
+    pub run: fn(Arc<Context>) -> BoxFuture<'static, ()>,
+}
+
+pub const fn entry<C: Controller>() -> Entry {
+    Entry {
+        name: C::NAME,
+        run: |context| run::<C>(context).boxed(),
+    }
+}
+
+pub trait Controller: Send + Sync + Sized + 'static {
+    /// The controller's service account in `kube-system`.
+    const NAME: &'static str;
+    /// The component its events name.
+    const COMPONENT: &'static str = Self::NAME;
+    /// How many keys are worked on at the same time.
+    const WORKERS: usize = 4;
+
+    type Observed: Send + Sync;
+
+    /// Takes the listers it needs and says which changes concern which keys.
+    fn new(watches: &mut Watches<'_>, settings: &Settings) -> Self;
+
+    /// What the caches show for a key; `None` if there is nothing to do for it.
+    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
+
+    /// Pure: what is to be done about it.
+    fn reconcile(observed: &Self::Observed, now: Timestamp) -> Plan;
+
+    /// The status to write in place of the planned one when actions failed.
+    fn on_failure(
+        _observed: &Self::Observed,
+        _failures: &[Failure],
+        _now: Timestamp,
+    ) -> Option<Step> {
+        None
+    }
+}
+
+/// Runs one controller until shutdown.
+pub async fn run<C: Controller>(context: Arc<Context>) {
+    let queue = Queue::new();
+    let mut watches = Watches::new(&context.informers, queue.clone());
+    let controller = C::new(&mut watches, &context.settings);
+    let views = watches.into_views();
+    views.synced().await;
+    if context.shutdown.is_triggered() {
+        return;
+    }
+    let client = (context.client_of)(C::NAME);
+    let recorder = Recorder::new(client.clone(), C::COMPONENT, "");
+    let executor = Executor::new(client, context.shared.clone(), recorder, views);
+    let worker = Arc::new(Worker {
+        controller,
+        executor,
+        queue: queue.clone(),
+        context: Arc::clone(&context),
+    });
+    let workers = (0..C::WORKERS).map(|_| task::spawn(C::NAME, Arc::clone(&worker).run()));
+    let running = join_all(workers);
+    context.shutdown.wait().await;
+    queue.close();
+    running.await;
+}
+
+struct Worker<C: Controller> {
+    controller: C,
+    executor: Executor,
+    queue: Queue<ObjectKey>,
+    context: Arc<Context>,
+}
+
+impl<C: Controller> Worker<C> {
+    async fn run(self: Arc<Self>) {
+        while let Some(key) = self.queue.next().await {
+            let span = tracing::info_span!("reconcile", controller = C::NAME, key = %key);
+            self.work(&key).instrument(span).await;
+            self.queue.done(&key);
+        }
+    }
+
+    async fn work(&self, key: &ObjectKey) {
+        let started = Instant::now();
+        let attempt = AssertUnwindSafe(self.reconcile(key)).catch_unwind().await;
+        let result = match attempt {
+            Ok(Ok(requeue_after)) => {
+                self.queue.forget(key);
+                if let Some(after) = requeue_after {
+                    self.queue.add_after(key.clone(), after);
+                }
+                "success"
+            }
+            Ok(Err(error)) => {
+                let again = self.queue.add_rate_limited(key.clone());
+                if error.is_conflict() || self.context.shutdown.is_triggered() {
+                    tracing::debug!(%error, ?again, "trying again");
+                } else {
+                    tracing::warn!(%error, ?again, "cannot reconcile, trying again");
+                }
+                "error"
+            }
+            Err(_) => {
+                let again = self.queue.add_rate_limited(key.clone());
+                tracing::error!(?again, "a reconcile panicked, trying again");
+                "panic"
+            }
+        };
+        let metrics = &self.context.metrics;
+        metrics.reconciled(C::NAME, result, started.elapsed());
+        metrics.depth(C::NAME, self.queue.len());
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Option<std::time::Duration>, Error> {
+        let Some(observed) = self.controller.observe(key) else {
+            return Ok(None);
+        };
+        let now = self.context.now();
+        let plan = C::reconcile(&observed, now);
+        if plan.is_nothing() {
+            return Ok(plan.requeue_after);
+        }
+        tracing::debug!(%plan, "planned");
+        let requeue_after = plan.requeue_after;
+        let on_failure = |failures: &[Failure]| C::on_failure(&observed, failures, now);
+        self.executor.execute(plan, on_failure).await?;
+        Ok(requeue_after)
+    }
+}

@@ -15,6 +15,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod strategy;
+pub mod time;
 pub mod user;
 
 pub use field::{ErrorList, FieldError, Path};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::resource::{GroupVersionKind, GroupVersionResource, Name, Verb, api_version};
+use crate::schema::{self, CustomSchema, Schema};
 use crate::strategy::Strategy;
 
 mod builtin;
@@ -59,8 +60,8 @@ pub struct ResourceDef {
     /// Dotted paths a field selector may name, beside `metadata.name` and `metadata.namespace`.
     pub selectable: Vec<Name>,
     pub strategy: Arc<dyn Strategy>,
-    /// The uid of the CustomResourceDefinition behind this row; `None` for built-in kinds.
-    pub custom: Option<Arc<crate::schema::CustomSchema>>,
+    /// What the CustomResourceDefinition behind this row says; `None` for built-in kinds.
+    pub custom: Option<Arc<CustomSchema>>,
 }
 
 impl ResourceDef {
@@ -127,6 +128,18 @@ impl ResourceDef {
             }
             _ => format!("{}{name}", self.prefix()),
         }
+    }
+
+    /// The schema of a served version; `None` for a custom version that keeps everything.
+    pub fn schema(&self, version: &ServedVersion) -> Option<&Schema> {
+        match &self.custom {
+            Some(custom) => custom.version(&version.version),
+            None => schema::of_kind(&version.group, &version.version, &self.kind),
+        }
+    }
+
+    pub fn storage_schema(&self) -> Option<&Schema> {
+        self.schema(self.storage_version())
     }
 
     pub fn subresource(&self, name: &str) -> Option<&SubresourceDef> {

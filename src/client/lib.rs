@@ -6,6 +6,7 @@
 
 mod cache;
 pub mod client;
+pub mod https;
 pub mod informer;
 pub mod key;
 pub mod queue;
@@ -15,6 +16,7 @@ pub mod testing;
 pub mod transport;
 
 pub use client::{Client, DeleteOptions, ListParams, Patch, Preconditions, Propagation, Resource};
+pub use https::{Credentials, HttpsConfig, HttpsTransport};
 pub use informer::{Change, Informers, Lister};
 pub use key::ObjectKey;
 pub use queue::Queue;

@@ -13,8 +13,9 @@ pub struct ApiRequest {
     pub request: Request,
     /// Client's `User-Agent`, the default field manager is its first word.
     pub user_agent: String,
-    /// Paths of fields that stood twice in the body; `fieldValidation` decides what becomes of it.
-    pub duplicate_fields: Vec<String>,
+    /// `unknown field "…"` and `duplicate field "…"` as found in the body's text, in its order;
+    /// `fieldValidation` decides what becomes of them. Empty for requests that never were text.
+    pub strict_errors: Vec<String>,
 }
 
 /// What the pipeline answers; the front renders it for the media type that was negotiated.

@@ -1,1 +1,5 @@
 //! Join, node identity and certificate life cycle.
+
+pub mod identity;
+pub mod info;
+pub mod token;

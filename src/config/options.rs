@@ -527,10 +527,44 @@ fn node_name(value: &str) -> Result<String, String> {
     Err("expected lower-case letters, digits, '-' and '.', such as node-1".to_owned())
 }
 
+/// The table as Markdown, for the README.
+pub fn reference() -> String {
+    let mut text = String::from("| option | for | default | meaning |\n|---|---|---|---|\n");
+    for row in OPTIONS {
+        let value = if row.value.is_empty() {
+            String::new()
+        } else {
+            format!("={}", row.value)
+        };
+        let role = match row.role {
+            Server => "server",
+            Agent => "agent",
+            Both => "both",
+        };
+        let default = row.default.filter(|_| row.arity != Switch);
+        let default = default.map(|text| format!("`{text}`")).unwrap_or_default();
+        text.push_str(&format!(
+            "| `--{}{value}` | {role} | {default} | {} |\n",
+            row.name, row.help
+        ));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn the_readme_holds_the_reference() {
+        let readme = include_str!("../../README.md");
+        assert!(
+            readme.contains(&reference()),
+            "the option table of README.md should be:\n{}",
+            reference()
+        );
+    }
 
     #[test]
     fn names_are_unique_and_legal() {

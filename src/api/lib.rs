@@ -8,6 +8,7 @@ pub mod kinds;
 pub mod meta;
 pub mod names;
 pub mod options;
+pub mod patch;
 pub mod quantity;
 pub mod registry;
 pub mod resource;

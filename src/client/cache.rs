@@ -90,6 +90,10 @@ impl<K: Resource> Entry<K> {
         &self.meta.labels
     }
 
+    pub(crate) fn is_unowned(&self) -> bool {
+        self.meta.owners.is_empty()
+    }
+
     /// `None` for an object that does not fit the type, which is logged.
     pub(crate) fn decode(&self) -> Option<Arc<K>> {
         let mut decoded = lock(&self.decoded);

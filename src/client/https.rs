@@ -1,56 +1,75 @@
-//! The transport over HTTPS: the same requests, rendered as HTTP.
+//! The transport of agents and tools: requests as HTTP over TLS.
 
-use std::fmt::Write as _;
+pub mod render;
+mod watch;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
-use http::{Method, Response};
-use http_body_util::{BodyExt as _, BodyStream};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use sampan_api::{Options, Status, Target, Verb};
-use sampan_net::client::{ClientConfig, HttpClient};
-use sampan_net::dial::TcpDialer;
-use sampan_net::tls::{ClientTls, Trust};
+use sampan_api::{Reason, Status};
+use sampan_net::client::ClientError;
+use sampan_net::{ClientConfig, ClientTls, Dialer, HttpClient, TcpDialer, Trust, full};
 use sampan_pki::Identity;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::transport::{Body, Error, EventKind, List, Request, Transport, WatchEvent, WatchStream};
+use crate::transport::{Error, List, Request, Transport, WatchStream};
 
-const JSON: &str = "application/json";
-/// An event is one object and its envelope; anything larger is no event.
-const LONGEST_EVENT: usize = 16 << 20;
+/// How long an answer may take that is no watch.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// How a client proves who it is.
 #[derive(Debug, Clone)]
 pub enum Credentials {
     Anonymous,
     Token(String),
+    Basic { name: String, password: String },
     Certificate(Identity),
 }
 
-/// One server, one identity. Credentials can be replaced while requests run.
+/// Several servers, one identity. Cheap to clone; all copies share connections and credentials,
+/// which can be replaced while requests run.
 #[derive(Clone)]
-pub struct HttpsTransport {
-    server: Arc<str>,
-    user_agent: Arc<str>,
+pub struct HttpsTransport(Arc<Inner>);
+
+struct Inner {
+    servers: Vec<String>,
+    /// Index of the server that answered last.
+    current: AtomicUsize,
     trust: Trust,
-    connection: Arc<RwLock<Arc<Connection>>>,
+    dialer: Arc<dyn Dialer>,
+    user_agent: HeaderValue,
+    session: RwLock<Arc<Session>>,
 }
 
-struct Connection {
-    client: HttpClient,
-    authorization: Option<String>,
+/// Connections under one set of credentials.
+struct Session {
+    http: HttpClient,
+    authorization: Option<HeaderValue>,
+}
+
+/// A request on its way to whichever server answers.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) path: String,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Bytes,
 }
 
 impl HttpsTransport {
-    /// `server` is `https://host:port`; `authority_pem` the CA it must chain to, `None` trusts any server (used only to
-    /// fetch the CA itself, which is then checked against the join token).
+    /// `server` is `https://host:port`; `authority_pem` the CA it must chain to. `None` trusts any
+    /// server: only to fetch the CA itself, which is then checked against the join token.
     pub fn new(
         server: &str,
         authority_pem: Option<&str>,
@@ -61,254 +80,251 @@ impl HttpsTransport {
             Some(pem) => Trust::Authorities(pem.to_owned()),
             None => Trust::Anything,
         };
-        let connection = Connection::new(trust.clone(), credentials)?;
-        Ok(Self {
-            server: server.trim_end_matches('/').into(),
-            user_agent: user_agent.into(),
-            trust,
-            connection: Arc::new(RwLock::new(Arc::new(connection))),
-        })
+        let servers = vec![server.to_owned()];
+        Self::with_servers(servers, trust, credentials, user_agent, Arc::new(TcpDialer))
     }
 
-    /// Requests from now on use these credentials.
+    /// Servers are tried in order, from the one that answered last.
+    pub fn with_servers(
+        servers: Vec<String>,
+        trust: Trust,
+        credentials: &Credentials,
+        user_agent: &str,
+        dialer: Arc<dyn Dialer>,
+    ) -> Result<Self, Error> {
+        let session = open_session(&trust, &dialer, credentials)?;
+        let user_agent = HeaderValue::from_str(user_agent)
+            .unwrap_or_else(|_| HeaderValue::from_static("sampan"));
+        let servers = servers.iter();
+        Ok(Self(Arc::new(Inner {
+            servers: servers
+                .map(|url| url.trim_end_matches('/').to_owned())
+                .collect(),
+            current: AtomicUsize::new(0),
+            trust,
+            dialer,
+            user_agent,
+            session: RwLock::new(Arc::new(session)),
+        })))
+    }
+
+    /// Requests from now on use these credentials; running watches go on with the old ones.
     pub fn replace_credentials(&self, credentials: &Credentials) -> Result<(), Error> {
-        let fresh = Arc::new(Connection::new(self.trust.clone(), credentials)?);
+        let session = open_session(&self.0.trust, &self.0.dialer, credentials)?;
         *self
-            .connection
+            .0
+            .session
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = fresh;
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(session);
         Ok(())
     }
 
     /// The body at a path that is no resource, such as `/cacerts` or `/readyz`.
     pub async fn get_path(&self, path: &str) -> Result<Bytes, Error> {
-        let response = self
-            .exchange(Method::GET, path.to_owned(), None, Bytes::new(), "*/*")
-            .await?;
-        collect(response).await
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        path: String,
-        content_type: Option<&'static str>,
-        body: Bytes,
-        accept: &'static str,
-    ) -> Result<Response<Incoming>, Error> {
-        let connection = self
-            .connection
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let mut request = http::Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.server))
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, &*self.user_agent);
-        if let Some(content_type) = content_type {
-            request = request.header(CONTENT_TYPE, content_type);
-        }
-        if let Some(authorization) = &connection.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request
-            .body(sampan_net::io::full(body))
-            .map_err(|error| Error::Malformed(error.to_string()))?;
-        let response = connection.client.send(request).await;
-        let response = response.map_err(|error| Error::Unreachable(error.to_string()))?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        Err(failure(response).await)
-    }
-
-    async fn run(self, request: Request) -> Result<Response<Incoming>, Error> {
-        let path = path(&request);
-        let (content_type, body) = match &request.body {
-            Body::None => (None, Bytes::new()),
-            Body::Object(value) => (Some(JSON), encode(value)?),
-            Body::Patch(kind, value) => (Some(kind.content_type()), encode(value)?),
-        };
-        self.exchange(method(request.verb), path, content_type, body, JSON)
+        self.raw(Method::GET, path, "application/json", Bytes::new())
             .await
     }
-}
 
-impl Connection {
-    fn new(trust: Trust, credentials: &Credentials) -> Result<Self, Error> {
-        let identity = match credentials {
-            Credentials::Certificate(identity) => Some(identity.clone()),
-            Credentials::Anonymous | Credentials::Token(_) => None,
+    /// A request to a path outside the API's resources; failures arrive as the server's Status.
+    pub async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &'static str,
+        body: Bytes,
+    ) -> Result<Bytes, Error> {
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            content_type,
+            body,
         };
-        let client = HttpClient::new(&ClientConfig {
-            tls: ClientTls { trust, identity },
-            dialer: Arc::new(TcpDialer),
-            http2: true,
-        });
-        Ok(Self {
-            client: client.map_err(|error| Error::Malformed(error.to_string()))?,
-            authorization: match credentials {
-                Credentials::Token(token) => Some(format!("Bearer {token}")),
-                Credentials::Anonymous | Credentials::Certificate(_) => None,
-            },
-        })
+        self.exchange(call).await
+    }
+
+    /// Sends and reads the whole answer.
+    async fn exchange(&self, call: Call) -> Result<Bytes, Error> {
+        let answer = async {
+            let response = self.open(call).await?;
+            let status = response.status();
+            let body = collect(response).await?;
+            if status.is_success() {
+                Ok(body)
+            } else {
+                Err(Error::Api(status_of(status, &body)))
+            }
+        };
+        match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Unreachable("no answer in time".to_owned())),
+        }
+    }
+
+    /// Sends to the server that answered last, then to the others as long as none can be reached.
+    async fn open(&self, call: Call) -> Result<http::Response<Incoming>, Error> {
+        let session = Arc::clone(
+            &self
+                .0
+                .session
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        let count = self.0.servers.len();
+        let first = self.0.current.load(Ordering::Relaxed);
+        let mut failure = Error::Unreachable("no server address is known".to_owned());
+        for index in (0..count).map(|offset| (first + offset) % count) {
+            let request = self.render(&session, &self.0.servers[index], &call)?;
+            match session.http.send(request).await {
+                Ok(response) => {
+                    self.0.current.store(index, Ordering::Relaxed);
+                    return Ok(response);
+                }
+                Err(error) => {
+                    let unsent = is_unsent(&error);
+                    failure = Error::Unreachable(error.to_string());
+                    if !unsent {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    fn render(
+        &self,
+        session: &Session,
+        server: &str,
+        call: &Call,
+    ) -> Result<http::Request<sampan_net::Body>, Error> {
+        let mut request = http::Request::builder()
+            .method(call.method.clone())
+            .uri(format!("{server}{}", call.path))
+            .header(header::USER_AGENT, self.0.user_agent.clone())
+            .header(header::ACCEPT, "application/json");
+        if let Some(authorization) = &session.authorization {
+            request = request.header(header::AUTHORIZATION, authorization.clone());
+        }
+        if !call.body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, call.content_type);
+        }
+        request
+            .body(full(call.body.clone()))
+            .map_err(|error| Error::Malformed(error.to_string()))
+    }
+
+    async fn open_watch(self, call: Call) -> Result<WatchStream, Error> {
+        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.open(call)).await {
+            Ok(response) => response?,
+            Err(_) => return Err(Error::Unreachable("no answer in time".to_owned())),
+        };
+        let status = response.status();
+        if !status.is_success() {
+            let body = collect(response).await?;
+            return Err(Error::Api(status_of(status, &body)));
+        }
+        Ok(watch::events(response.into_body()).boxed())
     }
 }
 
 impl Transport for HttpsTransport {
     fn send(&self, request: Request) -> BoxFuture<'static, Result<Bytes, Error>> {
-        let this = self.clone();
-        Box::pin(async move { collect(this.run(request).await?).await })
+        let transport = self.clone();
+        async move { transport.exchange(render::call(&request)?).await }.boxed()
     }
 
     fn list(&self, request: Request) -> BoxFuture<'static, Result<List, Error>> {
-        let this = self.clone();
-        Box::pin(async move { split_list(&collect(this.run(request).await?).await?) })
+        let transport = self.clone();
+        async move {
+            let body = transport.exchange(render::call(&request)?).await?;
+            parse_list(&body)
+        }
+        .boxed()
     }
 
     fn watch(&self, mut request: Request) -> BoxFuture<'static, Result<WatchStream, Error>> {
-        let this = self.clone();
+        let transport = self.clone();
         request.options.watch = true;
-        Box::pin(async move { Ok(events(this.run(request).await?)) })
+        async move { transport.open_watch(render::call(&request)?).await }.boxed()
     }
 }
 
-fn method(verb: Verb) -> Method {
-    match verb {
-        Verb::Get | Verb::List | Verb::Watch => Method::GET,
-        Verb::Create => Method::POST,
-        Verb::Update => Method::PUT,
-        Verb::Patch => Method::PATCH,
-        Verb::Delete | Verb::DeleteCollection => Method::DELETE,
-    }
-}
-
-/// Path and query of a request.
-fn path(request: &Request) -> String {
-    let mut text = target_path(&request.target);
-    let mut separator = '?';
-    for (name, value) in query(&request.options) {
-        text.push(separator);
-        separator = '&';
-        text.push_str(name);
-        text.push('=');
-        percent_encode(&value, &mut text);
-    }
-    text
-}
-
-fn target_path(target: &Target) -> String {
-    let resource = &target.resource;
-    let mut text = if resource.group.is_empty() {
-        format!("/api/{}", resource.version)
-    } else {
-        format!("/apis/{}/{}", resource.group, resource.version)
+fn open_session(
+    trust: &Trust,
+    dialer: &Arc<dyn Dialer>,
+    credentials: &Credentials,
+) -> Result<Session, Error> {
+    let identity = match credentials {
+        Credentials::Certificate(identity) => Some(identity.clone()),
+        _ => None,
     };
-    if let Some(namespace) = &target.namespace {
-        text.push_str("/namespaces/");
-        percent_encode(namespace, &mut text);
-    }
-    text.push('/');
-    text.push_str(&resource.resource);
-    if let Some(name) = &target.name {
-        text.push('/');
-        percent_encode(name, &mut text);
-    }
-    if let Some(subresource) = &target.subresource {
-        text.push('/');
-        text.push_str(subresource);
-    }
-    text
+    let config = ClientConfig {
+        tls: ClientTls {
+            trust: trust.clone(),
+            identity,
+        },
+        dialer: Arc::clone(dialer),
+        http2: true,
+    };
+    let http = HttpClient::new(&config).map_err(|error| Error::Malformed(error.to_string()))?;
+    let authorization = match credentials {
+        Credentials::Token(token) => Some(format!("Bearer {}", token.trim())),
+        Credentials::Basic { name, password } => Some(format!(
+            "Basic {}",
+            BASE64.encode(format!("{name}:{password}"))
+        )),
+        Credentials::Anonymous | Credentials::Certificate(_) => None,
+    };
+    let authorization = authorization
+        .map(|text| HeaderValue::from_str(&text))
+        .transpose()
+        .map_err(|_| Error::Malformed("the token has characters no header may have".to_owned()))?;
+    Ok(Session {
+        http,
+        authorization,
+    })
 }
 
-fn query(options: &Options) -> Vec<(&str, String)> {
-    let mut pairs: Vec<(&str, String)> = Vec::new();
-    let texts = [
-        ("labelSelector", &options.label_selector),
-        ("fieldSelector", &options.field_selector),
-        ("continue", &options.continue_token),
-        ("resourceVersion", &options.resource_version),
-        ("resourceVersionMatch", &options.resource_version_match),
-        ("fieldManager", &options.field_manager),
-        ("fieldValidation", &options.field_validation),
-        ("propagationPolicy", &options.propagation_policy),
-    ];
-    for (name, value) in texts {
-        pairs.extend(value.iter().map(|value| (name, value.clone())));
-    }
-    let numbers = [
-        ("limit", options.limit.map(|value| value.to_string())),
-        (
-            "timeoutSeconds",
-            options.timeout_seconds.map(|value| value.to_string()),
-        ),
-        (
-            "gracePeriodSeconds",
-            options.grace_period_seconds.map(|value| value.to_string()),
-        ),
-        (
-            "sendInitialEvents",
-            options.send_initial_events.map(|value| value.to_string()),
-        ),
-        ("force", options.force.map(|value| value.to_string())),
-        (
-            "orphanDependents",
-            options.orphan_dependents.map(|value| value.to_string()),
-        ),
-        ("watch", options.watch.then(|| "true".to_owned())),
-        (
-            "allowWatchBookmarks",
-            options.allow_watch_bookmarks.then(|| "true".to_owned()),
-        ),
-    ];
-    for (name, value) in numbers {
-        pairs.extend(value.map(|value| (name, value)));
-    }
-    pairs.extend(
-        options
-            .dry_run
-            .iter()
-            .map(|value| ("dryRun", value.clone())),
-    );
-    let other = options.other.iter();
-    pairs.extend(other.map(|(name, value)| (name.as_str(), value.clone())));
-    pairs
-}
-
-fn percent_encode(value: &str, text: &mut String) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else if write!(text, "%{byte:02X}").is_err() {
-            // Writing to a String cannot fail.
-        }
+/// Whether the request surely did not reach the server, so that another may be asked.
+fn is_unsent(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connect { .. } | ClientError::Tls(_) => true,
+        ClientError::Request(error) => error.is_connect(),
+        ClientError::Url(_) | ClientError::Http(_) => false,
     }
 }
 
-fn encode(value: &Value) -> Result<Bytes, Error> {
-    serde_json::to_vec(value)
-        .map(Bytes::from)
-        .map_err(|error| Error::Malformed(error.to_string()))
-}
-
-async fn collect(response: Response<Incoming>) -> Result<Bytes, Error> {
-    let collected = response.into_body().collect().await;
-    collected
-        .map(|body| body.to_bytes())
+async fn collect(response: http::Response<Incoming>) -> Result<Bytes, Error> {
+    let body = response.into_body().collect().await;
+    body.map(http_body_util::Collected::to_bytes)
         .map_err(|error| Error::Unreachable(error.to_string()))
 }
 
-/// An answer that is a failure: its Status, or what can be made of it.
-async fn failure(response: Response<Incoming>) -> Error {
-    let code = response.status();
-    match collect(response).await {
-        Err(error) => error,
-        Ok(body) => match serde_json::from_slice::<Status>(&body) {
-            Ok(status) if status.code != 0 => Error::Api(status),
-            _ => Error::Malformed(format!("{code}: {}", String::from_utf8_lossy(&body))),
-        },
+/// The Status in an answer, or one made from its code.
+fn status_of(code: StatusCode, body: &[u8]) -> Status {
+    if let Ok(status) = serde_json::from_slice::<Status>(body)
+        && status.code != 0
+    {
+        return status;
     }
+    let reason = match code.as_u16() {
+        400 => Reason::BadRequest,
+        401 => Reason::Unauthorized,
+        403 => Reason::Forbidden,
+        404 => Reason::NotFound,
+        405 => Reason::MethodNotAllowed,
+        409 => Reason::Conflict,
+        410 => Reason::Expired,
+        422 => Reason::Invalid,
+        429 => Reason::TooManyRequests,
+        503 => Reason::ServiceUnavailable,
+        504 => Reason::Timeout,
+        _ => Reason::InternalError,
+    };
+    let text = String::from_utf8_lossy(body);
+    let mut status = Status::new(reason, format!("the server answered {code}: {text}"));
+    status.code = code.as_u16();
+    status
 }
 
 #[derive(Deserialize)]
@@ -318,214 +334,87 @@ struct WireList<'a> {
     kind: String,
     #[serde(default)]
     api_version: String,
+    #[serde(default)]
     metadata: WireListMeta,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     items: Option<Vec<&'a RawValue>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct WireListMeta {
     #[serde(default)]
     resource_version: String,
     #[serde(default, rename = "continue")]
     continue_token: Option<String>,
-    #[serde(default)]
     remaining_item_count: Option<i64>,
 }
 
-fn split_list(body: &Bytes) -> Result<List, Error> {
-    let wire: WireList<'_> =
+/// Splits a list into its items without reading them.
+fn parse_list(body: &[u8]) -> Result<List, Error> {
+    let list: WireList<'_> =
         serde_json::from_slice(body).map_err(|error| Error::Malformed(error.to_string()))?;
-    let kind = wire.kind.strip_suffix("List").unwrap_or(&wire.kind);
-    let head = format!(
-        "{{\"kind\":\"{kind}\",\"apiVersion\":\"{}\",",
-        wire.api_version
-    );
-    let items = wire.items.unwrap_or_default();
+    let kind = list.kind.strip_suffix("List").unwrap_or(&list.kind);
+    let items = list.items.unwrap_or_default().into_iter();
     Ok(List {
-        resource_version: wire.metadata.resource_version,
-        continue_token: wire
-            .metadata
-            .continue_token
-            .filter(|token| !token.is_empty()),
-        remaining_item_count: wire.metadata.remaining_item_count,
+        resource_version: list.metadata.resource_version,
+        continue_token: list.metadata.continue_token,
+        remaining_item_count: list.metadata.remaining_item_count,
         items: items
-            .iter()
-            .map(|item| whole_item(item.get(), &head))
+            .map(|item| with_type(item.get(), kind, &list.api_version))
             .collect(),
     })
 }
 
-/// Items of a list come without the kind that the list has; an object is not complete without.
-fn whole_item(item: &str, head: &str) -> Bytes {
-    #[derive(Deserialize)]
-    struct Kind<'a> {
-        #[serde(borrow)]
-        kind: Option<&'a RawValue>,
-    }
-    let has_kind = serde_json::from_str::<Kind<'_>>(item).is_ok_and(|item| item.kind.is_some());
-    let rest = item.trim_start().strip_prefix('{').filter(|_| !has_kind);
-    match rest {
-        Some(rest) if rest.trim_start() != "}" => Bytes::from(format!("{head}{rest}")),
-        _ => Bytes::copy_from_slice(item.as_bytes()),
-    }
-}
-
 #[derive(Deserialize)]
-struct WireEvent<'a> {
-    #[serde(rename = "type")]
-    kind: String,
+struct Typed<'a> {
     #[serde(borrow)]
-    object: &'a RawValue,
+    kind: Option<&'a RawValue>,
 }
 
-/// The events in a body that arrives line by line.
-fn events(response: Response<Incoming>) -> WatchStream {
-    let lines = Lines {
-        body: BodyStream::new(response.into_body()),
-        buffer: BytesMut::new(),
-        ended: false,
+/// Servers leave kind and version out of the items of a list; everybody else wants them.
+fn with_type(item: &str, kind: &str, api_version: &str) -> Bytes {
+    let typed = serde_json::from_str::<Typed<'_>>(item).is_ok_and(|typed| typed.kind.is_some());
+    let Some(rest) = item.strip_prefix('{').filter(|_| !typed) else {
+        return Bytes::copy_from_slice(item.as_bytes());
     };
-    Box::pin(stream::unfold(lines, |mut lines| async move {
-        let event = lines.next().await?;
-        lines.ended |= event.is_err();
-        Some((event, lines))
-    }))
-}
-
-struct Lines {
-    body: BodyStream<Incoming>,
-    buffer: BytesMut,
-    ended: bool,
-}
-
-impl Lines {
-    async fn next(&mut self) -> Option<Result<WatchEvent, Error>> {
-        let mut searched = 0;
-        while !self.ended {
-            let found = self.buffer[searched..]
-                .iter()
-                .position(|byte| *byte == b'\n');
-            if let Some(at) = found {
-                let line = self.buffer.split_to(searched + at + 1).freeze();
-                searched = 0;
-                if line.iter().all(u8::is_ascii_whitespace) {
-                    continue;
-                }
-                return Some(parse_event(&line));
-            }
-            searched = self.buffer.len();
-            if searched > LONGEST_EVENT {
-                return Some(Err(Error::Malformed(
-                    "a watch event without end".to_owned(),
-                )));
-            }
-            match self.body.next().await {
-                None => return None,
-                Some(Err(error)) => return Some(Err(Error::Unreachable(error.to_string()))),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-            }
-        }
-        None
-    }
-}
-
-fn parse_event(line: &Bytes) -> Result<WatchEvent, Error> {
-    let malformed = |error: serde_json::Error| Error::Malformed(error.to_string());
-    let wire: WireEvent<'_> = serde_json::from_slice(line).map_err(malformed)?;
-    let kind = match wire.kind.as_str() {
-        "ADDED" => EventKind::Added,
-        "MODIFIED" => EventKind::Modified,
-        "DELETED" => EventKind::Deleted,
-        "BOOKMARK" => EventKind::Bookmark,
-        "ERROR" => {
-            let status = serde_json::from_str(wire.object.get()).map_err(malformed)?;
-            return Err(Error::Api(status));
-        }
-        other => return Err(Error::Malformed(format!("a watch event of type {other}"))),
+    let comma = if rest.trim_start().starts_with('}') {
+        ""
+    } else {
+        ","
     };
-    Ok(WatchEvent {
-        kind,
-        object: line.slice_ref(wire.object.get().as_bytes()),
-    })
+    Bytes::from(format!(
+        "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\"{comma}{rest}"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sampan_api::GroupVersionResource;
-
-    fn request(options: Options) -> Request {
-        Request {
-            verb: Verb::List,
-            target: Target {
-                resource: GroupVersionResource {
-                    group: "apps".into(),
-                    version: "v1".into(),
-                    resource: "deployments".into(),
-                },
-                namespace: Some("a b".to_owned()),
-                name: None,
-                subresource: None,
-            },
-            options,
-            body: Body::None,
-        }
-    }
 
     #[test]
-    fn a_request_becomes_a_path() {
-        let options = Options {
-            label_selector: Some("app in (a,b)".to_owned()),
-            limit: Some(5),
-            watch: true,
-            ..Options::default()
-        };
-        assert_eq!(
-            path(&request(options)),
-            "/apis/apps/v1/namespaces/a%20b/deployments?labelSelector=app%20in%20%28a%2Cb%29&limit=5&watch=true"
-        );
-    }
-
-    #[test]
-    fn items_get_the_kind_that_only_their_list_has() {
-        let body = Bytes::from_static(
-            br#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":""},"items":[{"metadata":{"name":"a"}},{"kind":"X","spec":{"kind":1}},{"spec":{"kind":1}}]}"#,
-        );
-        let list = split_list(&body).unwrap();
+    fn a_list_is_split_and_its_items_get_their_type() {
+        let body = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},
+            "items":[{"metadata":{"name":"a"}},{"kind":"Pod","apiVersion":"v1","metadata":{}}]}"#;
+        let list = parse_list(body.as_bytes()).unwrap();
         assert_eq!(list.resource_version, "7");
-        assert_eq!(list.continue_token, None);
+        assert_eq!(list.continue_token.as_deref(), Some("c"));
         assert_eq!(
             list.items[0],
             r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#
         );
-        assert_eq!(list.items[1], r#"{"kind":"X","spec":{"kind":1}}"#);
         assert_eq!(
-            list.items[2],
-            r#"{"kind":"Pod","apiVersion":"v1","spec":{"kind":1}}"#
+            list.items[1],
+            r#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#
         );
     }
 
     #[test]
-    fn events_and_errors_are_told_apart() {
-        let event = parse_event(&Bytes::from_static(
-            b"{\"type\":\"DELETED\",\"object\":{\"a\":1}}\n",
-        ))
-        .unwrap();
-        assert_eq!(
-            (event.kind, &event.object[..]),
-            (EventKind::Deleted, &b"{\"a\":1}"[..])
-        );
-        let line = Bytes::from_static(
-            br#"{"type":"ERROR","object":{"code":410,"reason":"Expired","message":"old"}}"#,
-        );
-        assert!(parse_event(&line).unwrap_err().is_expired());
-        assert!(parse_event(&Bytes::from_static(b"{}")).is_err());
+    fn a_failure_without_a_status_gets_one() {
+        let status = status_of(StatusCode::GONE, b"gone");
+        assert!(Error::Api(status).is_expired());
+        let wire = br#"{"kind":"Status","reason":"Conflict","message":"m","code":409}"#;
+        assert_eq!(status_of(StatusCode::CONFLICT, wire).message, "m");
     }
 }

@@ -210,6 +210,20 @@ impl<K: Resource> Lister<K> {
             .collect()
     }
 
+    /// Like [`Lister::select`], but only objects that nobody owns.
+    pub fn select_unowned(
+        &self,
+        namespace: Option<&str>,
+        matches: impl Fn(&Labels) -> bool,
+    ) -> Vec<Arc<K>> {
+        let entries = self.cache.entries(namespace);
+        entries
+            .iter()
+            .filter(|entry| entry.is_unowned() && matches(entry.labels()))
+            .filter_map(|entry| entry.decode())
+            .collect()
+    }
+
     /// The objects that name this uid among their owners.
     pub fn by_owner(&self, uid: &str) -> Vec<Arc<K>> {
         let entries = self.cache.by_owner(uid);

@@ -16,7 +16,7 @@ pub mod testing;
 pub mod transport;
 
 pub use client::{Client, DeleteOptions, ListParams, Patch, Preconditions, Propagation, Resource};
-pub use https::{Credentials, HttpsConfig, HttpsTransport};
+pub use https::{Credentials, HttpsTransport};
 pub use informer::{Change, Informers, Lister};
 pub use key::ObjectKey;
 pub use queue::Queue;

@@ -3,6 +3,8 @@
 //!
 //! Invariant: no `async`, no clock, no randomness, no I/O. Time and seeds are arguments.
 
+pub mod convert;
+pub mod defaults;
 pub mod field;
 pub mod kinds;
 pub mod meta;

@@ -317,6 +317,35 @@ pub fn config_map_key(text: &str) -> Vec<String> {
     messages
 }
 
+/// The tag of an image's name: `latest` if there is neither tag nor digest, `None` if there is only
+/// a digest or the name is no image's.
+pub fn image_tag(image: &str) -> Option<&str> {
+    let (name, digest) = match image.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (image, None),
+    };
+    let well_formed = !name.is_empty()
+        && !name.starts_with(['/', ':', '.', '-', '_'])
+        && !name.ends_with(['/', ':'])
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._/:[]".contains(&byte));
+    if !well_formed {
+        return None;
+    }
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    match name[last..].split_once(':') {
+        Some((repository, tag)) => {
+            let lower = !repository.bytes().any(|byte| byte.is_ascii_uppercase());
+            lower.then_some(tag)
+        }
+        None if digest.is_some() || name[last..].bytes().any(|byte| byte.is_ascii_uppercase()) => {
+            None
+        }
+        None => Some("latest"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,5 +365,8 @@ mod tests {
         assert_eq!(port_name("80").len(), 1);
         assert!(config_map_key("..data").len() == 1);
         assert!(path_segment("a:b").is_empty());
+        assert_eq!(image_tag("localhost:5000/a/b"), Some("latest"));
+        assert_eq!(image_tag("a/b:1"), Some("1"));
+        assert_eq!(image_tag("a@sha256:00"), None);
     }
 }

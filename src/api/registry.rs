@@ -7,9 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde_json::Value;
+
 use crate::resource::{GroupVersionKind, GroupVersionResource, Name, Verb, api_version};
-use crate::schema::{self, CustomSchema, Schema};
+use crate::schema::{self, CustomSchema, DecodeError, Schema};
 use crate::strategy::Strategy;
+use crate::{convert, defaults};
 
 mod builtin;
 
@@ -140,6 +143,42 @@ impl ResourceDef {
 
     pub fn storage_schema(&self) -> Option<&Schema> {
         self.schema(self.storage_version())
+    }
+
+    /// Brings what a client of `version` sent into the stored form: checked, completed, converted.
+    /// Returns the paths of fields that nobody knows.
+    pub fn decode(
+        &self,
+        version: &ServedVersion,
+        object: &mut Value,
+    ) -> Result<Vec<String>, DecodeError> {
+        let Some(schema) = self.schema(version) else {
+            return Ok(Vec::new());
+        };
+        let unknown = schema.decode(object)?;
+        if self.custom.is_none() {
+            defaults::apply(schema, object);
+        }
+        convert::to_storage(self, version, object);
+        Ok(unknown)
+    }
+
+    /// The form in which a stored object is shown to clients of `version`.
+    pub fn encode(&self, version: &ServedVersion, object: &mut Value) {
+        convert::from_storage(self, version, object);
+    }
+
+    /// Completes an object in the stored form again after hooks have changed it, and brings empty
+    /// members into the form in which they are stored.
+    pub fn normalise(&self, object: &mut Value) -> Result<(), DecodeError> {
+        let Some(schema) = self.storage_schema() else {
+            return Ok(());
+        };
+        if self.custom.is_none() {
+            schema.decode(object)?;
+            defaults::apply(schema, object);
+        }
+        schema.decode(object).map(drop)
     }
 
     pub fn subresource(&self, name: &str) -> Option<&SubresourceDef> {

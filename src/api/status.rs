@@ -95,6 +95,9 @@ pub struct Status {
     pub details: Option<Box<Details>>,
     #[serde(default)]
     pub code: u16,
+    /// `metadata.continue`: how an expired list may go on.
+    #[serde(default, skip)]
+    pub continue_token: Option<String>,
 }
 
 impl std::fmt::Display for Status {
@@ -112,6 +115,7 @@ impl Status {
             code: reason.code(),
             reason,
             details: None,
+            continue_token: None,
         }
     }
 
@@ -198,6 +202,12 @@ impl Status {
         if let Some(map) = document.as_object_mut() {
             if self.reason != Reason::Unknown {
                 map.insert("reason".to_owned(), serde_json::json!(self.reason));
+            }
+            if let Some(token) = &self.continue_token {
+                map.insert(
+                    "metadata".to_owned(),
+                    serde_json::json!({"continue": token}),
+                );
             }
             if let Some(details) = &self.details {
                 map.insert("details".to_owned(), serde_json::json!(details));

@@ -104,6 +104,24 @@ pub trait Strategy: Send + Sync + 'static {
     fn orphans_by_default(&self) -> bool {
         false
     }
+
+    /// What else changes when deletion begins (a namespace's phase).
+    fn mark_deleting(&self, _object: &mut Value) {}
+
+    /// Something beside `metadata.finalizers` keeps a deleted object (a namespace's own finalizers).
+    fn is_held(&self, _object: &Value) -> bool {
+        false
+    }
+
+    /// A delete answers with the object that went, not with a status.
+    fn shows_deleted(&self) -> bool {
+        false
+    }
+
+    /// The update only says "still here" and may be lost in a crash (the renewal of a Lease).
+    fn is_renewal(&self, _object: &Value, _old: &Value) -> bool {
+        false
+    }
 }
 
 /// Which names a kind allows.

@@ -3,6 +3,7 @@
 mod agent;
 mod options;
 mod server;
+mod status;
 mod version;
 
 use std::ffi::OsString;
@@ -24,6 +25,10 @@ static COMMANDS: &[Subcommand] = &[
     Subcommand {
         cli: agent::cli,
         run: agent::run,
+    },
+    Subcommand {
+        cli: status::cli,
+        run: status::run,
     },
     Subcommand {
         cli: version::cli,

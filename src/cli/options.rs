@@ -78,7 +78,9 @@ fn configuration_file(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read the configuration file {path}")),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot read the configuration file {path}"))
+        }
     }
 }
 

@@ -37,10 +37,7 @@ pub enum IdentityError {
     #[error(
         "certificate {name}: not signed within a minute; see `kubectl describe csr {request}` on the server"
     )]
-    NotSigned {
-        name: &'static str,
-        request: String,
-    },
+    NotSigned { name: &'static str, request: String },
 }
 
 /// One certificate of a node; the three below are all there are.
@@ -276,7 +273,10 @@ mod tests {
             ..CertificateSigningRequestStatus::default()
         });
         let text = outcome(&spec, &request).unwrap().unwrap_err().to_string();
-        assert_eq!(text, "certificate client-kube-proxy: the cluster refused it: no");
+        assert_eq!(
+            text,
+            "certificate client-kube-proxy: the cluster refused it: no"
+        );
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use k8s_openapi::Resource as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sampan_api::user::well_known;
 use sampan_client::{Client, Error, Patch, Resource};
@@ -43,7 +43,9 @@ pub async fn publish(client: &Client, info: &ClusterInfo) -> Result<(), Error> {
     };
     if !create(client, &config).await? {
         let patch = Patch::Merge(json!({"data": {KEY: text}}));
-        client.patch::<ConfigMap>(Some(NAMESPACE), NAME, &patch).await?;
+        client
+            .patch::<ConfigMap>(Some(NAMESPACE), NAME, &patch)
+            .await?;
     }
     create(client, &reader()).await?;
     create(client, &readers()).await?;

@@ -2,4 +2,5 @@
 
 pub mod identity;
 pub mod info;
+pub mod join;
 pub mod token;

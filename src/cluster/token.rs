@@ -15,7 +15,9 @@ pub enum TokenError {
     },
     #[error("--token and --token-file were both given; leave one out")]
     Both,
-    #[error("no token was given: pass --token or --token-file with the content of <data-dir>/server/node-token of the server")]
+    #[error(
+        "no token was given: pass --token or --token-file with the content of <data-dir>/server/node-token of the server"
+    )]
     Missing,
     #[error(transparent)]
     Pki(#[from] sampan_pki::Error),
@@ -45,8 +47,16 @@ pub fn ensure(settings: &Settings, authority_pem: &str) -> Result<String, TokenE
         Some(text) => JoinToken::parse(&text)?.password,
         None => sampan_pki::join::random_password()?,
     };
-    write(&dir, "token", &JoinToken::new(authority_pem, "server", &password))?;
-    write(&dir, "node-token", &JoinToken::new(authority_pem, "node", &password))?;
+    write(
+        &dir,
+        "token",
+        &JoinToken::new(authority_pem, "server", &password),
+    )?;
+    write(
+        &dir,
+        "node-token",
+        &JoinToken::new(authority_pem, "node", &password),
+    )?;
     Ok(password)
 }
 

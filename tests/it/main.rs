@@ -1,7 +1,8 @@
 //! The one integration-test binary: modules by behaviour.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod layers;
 mod licences;
+mod rows;
 mod support;
 mod two_nodes;

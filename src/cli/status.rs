@@ -1,0 +1,147 @@
+//! `sampan status`: is the server of this machine ready, and are its nodes?
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use k8s_openapi::api::core::v1::Node;
+use sampan_client::{Client, Credentials, HttpsTransport, ListParams};
+use sampan_config::{Role, Settings};
+use sampan_pki::Identity;
+
+const QUIET: &str = "quiet";
+
+pub(crate) fn cli() -> Command {
+    crate::options::command("status", Role::Server)
+        .about("Tell whether the server of this machine and its nodes are ready")
+        .arg(
+            Arg::new(QUIET)
+                .long(QUIET)
+                .action(ArgAction::SetTrue)
+                .help("Print nothing; the exit code tells"),
+        )
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let settings = crate::options::settings(matches, Role::Server)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let nodes = runtime.block_on(nodes(&settings))?;
+    let report = Report::of(&nodes);
+    if !matches.get_flag(QUIET) {
+        report.print();
+    }
+    let wanted = if settings.disable_agent { 0 } else { 1 };
+    if report.ready < wanted {
+        anyhow::bail!("no node is ready");
+    }
+    Ok(())
+}
+
+/// Asks the server as its administrator, with the certificate in the data directory.
+async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
+    let tls = settings.server_dir().join("tls");
+    let read = |name: &str| {
+        let path = tls.join(name);
+        std::fs::read_to_string(&path).with_context(|| {
+            format!(
+                "cannot read {}: has a server been started with this --data-dir, and are you root?",
+                path.display()
+            )
+        })
+    };
+    let identity = Identity {
+        certificate_pem: read("client-admin.crt")?,
+        key_pem: read("client-admin.key")?,
+    };
+    let authority = read("server-ca.crt")?;
+    let server = format!(
+        "https://{}:{}",
+        local_address(settings),
+        settings.https_listen_port
+    );
+    let transport = HttpsTransport::new(
+        &server,
+        Some(&authority),
+        &Credentials::Certificate(identity),
+        "sampan-status",
+    )?;
+    transport
+        .get_path("/readyz")
+        .await
+        .with_context(|| format!("the server at {server} is not ready"))?;
+    let client = Client::new(Arc::new(transport));
+    Ok(client.list(None, &ListParams::default()).await?)
+}
+
+fn local_address(settings: &Settings) -> String {
+    let bound = settings.bind_addresses.first().copied();
+    let address = bound
+        .filter(|address| !address.is_unspecified())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
+
+struct Report {
+    lines: Vec<String>,
+    ready: usize,
+}
+
+impl Report {
+    fn of(nodes: &[Node]) -> Self {
+        let mut report = Self {
+            lines: vec!["server: ready".to_owned()],
+            ready: 0,
+        };
+        for node in nodes {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let (ready, why) = readiness(node);
+            report.ready += usize::from(ready);
+            report.lines.push(if ready {
+                format!("node {name}: ready")
+            } else {
+                format!("node {name}: not ready: {why}")
+            });
+        }
+        report
+    }
+
+    #[expect(clippy::print_stdout, reason = "printing is what this command is for")]
+    fn print(&self) {
+        for line in &self.lines {
+            println!("{line}");
+        }
+    }
+}
+
+fn readiness(node: &Node) -> (bool, String) {
+    let conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let Some(ready) = conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "Ready")
+    else {
+        return (false, "it has not reported yet".to_owned());
+    };
+    let why = ready.message.clone().unwrap_or_default();
+    (ready.status == "True", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_has_said_nothing_is_not_ready() {
+        let report = Report::of(&[Node::default()]);
+        assert_eq!(report.ready, 0);
+        assert!(report.lines[1].ends_with("not ready: it has not reported yet"));
+    }
+}

@@ -1,0 +1,451 @@
+//! Over every row of the resource table: create, read, list, watch, update, patch, delete; death with the namespace;
+//! refusal of those who have no right.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sampan_api::registry::ServedVersion;
+use sampan_api::resource::PatchType;
+use sampan_api::{Options, Registry, ResourceDef, Target, Verb};
+use sampan_client::{Body, Credentials, Error, EventKind, HttpsTransport, Request, Transport};
+use serde_json::{Map, Value, json};
+
+use crate::support::eventually;
+use crate::support::process::{ADMIN_TOKEN, ControlPlane};
+
+const OBJECTS: &str = include_str!("data/objects.json");
+const NAMESPACE: &str = "rows";
+const NAME: &str = "one";
+
+fn rows() -> Vec<Arc<ResourceDef>> {
+    Registry::builtin().snapshot().rows().to_vec()
+}
+
+/// Rows that are stored and can be created by a client.
+fn stored_rows() -> Vec<Arc<ResourceDef>> {
+    rows()
+        .into_iter()
+        .filter(|row| row.is_stored() && row.allows(Verb::Create))
+        .collect()
+}
+
+struct Api {
+    transport: HttpsTransport,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Api {
+    fn new(plane: &ControlPlane, credentials: &Credentials) -> Self {
+        let ca = String::from_utf8(plane.ca()).unwrap();
+        Self {
+            transport: HttpsTransport::new(&plane.url, Some(&ca), credentials, "tests").unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
+        }
+    }
+
+    fn admin(plane: &ControlPlane) -> Self {
+        Self::new(plane, &Credentials::Token(ADMIN_TOKEN.to_owned()))
+    }
+
+    fn call(&self, verb: Verb, target: Target, body: Body) -> Result<Value, Error> {
+        let request = Request {
+            verb,
+            target,
+            options: Options::default(),
+            body,
+        };
+        let bytes = self.runtime.block_on(self.transport.send(request))?;
+        Ok(serde_json::from_slice(&bytes).unwrap())
+    }
+
+    fn list(&self, target: Target, options: Options) -> Result<sampan_client::List, Error> {
+        let request = Request {
+            verb: Verb::List,
+            target,
+            options,
+            body: Body::None,
+        };
+        self.runtime.block_on(self.transport.list(request))
+    }
+
+    /// The first event after `resource_version` that concerns this object.
+    fn next_event(&self, target: Target, resource_version: &str, name: &str) -> (EventKind, Value) {
+        let options = Options {
+            resource_version: Some(resource_version.to_owned()),
+            ..Options::default()
+        };
+        let request = Request {
+            verb: Verb::Watch,
+            target,
+            options,
+            body: Body::None,
+        };
+        let wait = async {
+            let mut stream = self.transport.watch(request).await.unwrap();
+            loop {
+                let event = stream.next().await.expect("the watch goes on").unwrap();
+                let object: Value = serde_json::from_slice(&event.object).unwrap();
+                if object["metadata"]["name"] == name {
+                    return (event.kind, object);
+                }
+            }
+        };
+        let limited = async { tokio::time::timeout(Duration::from_secs(10), wait).await };
+        self.runtime
+            .block_on(limited)
+            .expect("an event within ten seconds")
+    }
+}
+
+fn target(row: &ResourceDef, version: &ServedVersion, name: Option<&str>) -> Target {
+    Target {
+        resource: row.gvr(version),
+        namespace: row.is_namespaced().then(|| NAMESPACE.to_owned()),
+        name: name.map(str::to_owned),
+        subresource: None,
+    }
+}
+
+fn collection(row: &ResourceDef, name: Option<&str>) -> Target {
+    target(row, row.storage_version(), name)
+}
+
+/// A small object of the row's kind that upstream would take.
+fn sample(objects: &Map<String, Value>, row: &ResourceDef) -> Value {
+    let kind = row.storage_gvk();
+    let fields = objects
+        .get(&*kind.kind)
+        .unwrap_or_else(|| panic!("tests/it/data/objects.json has no {}", kind.kind));
+    let csr = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIWk1JR0FBZ0VBTUI0eEREQUtCZ05WQkFvTUEyUmxkakVPTUF3R0ExVUVBd3dGWTJGeWIyd3dXVEFUQmdjcQo=";
+    let text = fields
+        .to_string()
+        .replace("{ns}", NAMESPACE)
+        .replace("{csr}", csr);
+    let mut object: Value = serde_json::from_str(&text).unwrap();
+    let map = object.as_object_mut().unwrap();
+    let name = map
+        .remove("name")
+        .and_then(|name| name.as_str().map(str::to_owned));
+    map.insert("kind".to_owned(), json!(kind.kind));
+    map.insert("apiVersion".to_owned(), json!(kind.api_version()));
+    map.insert(
+        "metadata".to_owned(),
+        json!({"name": name.unwrap_or_else(|| NAME.to_owned())}),
+    );
+    object
+}
+
+fn create_namespace(api: &Api) {
+    let row = rows()
+        .into_iter()
+        .find(|row| row.storage_gvk().kind == "Namespace")
+        .unwrap();
+    let body = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": NAMESPACE}});
+    api.call(Verb::Create, collection(&row, None), Body::Object(body))
+        .unwrap();
+}
+
+fn objects() -> Map<String, Value> {
+    serde_json::from_str(OBJECTS).unwrap()
+}
+
+#[test]
+fn every_row_can_be_written_read_and_watched() {
+    let plane = ControlPlane::start(&["--disable-scheduler", "--disable-controller-manager"]);
+    let api = Api::admin(&plane);
+    create_namespace(&api);
+    let objects = objects();
+    let mut wrong = Vec::new();
+    let rows = stored_rows();
+    for row in &rows {
+        if let Err(error) = exercise(&api, &objects, row) {
+            wrong.push(format!("{}: {error}", row.storage_gvk()));
+        }
+    }
+    println!(
+        "rows written, read and watched: {} of {}",
+        rows.len() - wrong.len(),
+        rows.len()
+    );
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn exercise(api: &Api, objects: &Map<String, Value>, row: &ResourceDef) -> Result<(), String> {
+    let text = |what: &'static str| move |error: Error| format!("{what}: {error}");
+    let sample = sample(objects, row);
+    let name = sample["metadata"]["name"].as_str().unwrap().to_owned();
+    let one = || collection(row, Some(&name));
+    let before = api
+        .list(collection(row, None), Options::default())
+        .map_err(text("list"))?;
+    let made = api
+        .call(
+            Verb::Create,
+            collection(row, None),
+            Body::Object(sample.clone()),
+        )
+        .map_err(text("create"))?;
+    same("uid given", made["metadata"]["uid"].is_string(), true)?;
+    let again = api
+        .call(Verb::Create, collection(row, None), Body::Object(sample))
+        .err();
+    same(
+        "a second create",
+        again.is_some_and(|error| error.is_already_exists()),
+        true,
+    )?;
+    for version in row.versions.iter() {
+        let read = api
+            .call(Verb::Get, target(row, version, Some(&name)), Body::None)
+            .map_err(text("get"))?;
+        same(
+            "apiVersion read",
+            &read["apiVersion"],
+            &json!(row.gvk(version).api_version()),
+        )?;
+        same(
+            "uid read",
+            &read["metadata"]["uid"],
+            &made["metadata"]["uid"],
+        )?;
+    }
+    let listed = api
+        .list(collection(row, None), Options::default())
+        .map_err(text("list"))?;
+    same(
+        "one more in the list",
+        listed.items.len(),
+        before.items.len() + 1,
+    )?;
+    let (kind, seen) = api.next_event(collection(row, None), &before.resource_version, &name);
+    same("the watch's first event", kind, EventKind::Added)?;
+    same(
+        "resourceVersion watched",
+        &seen["metadata"]["resourceVersion"],
+        &made["metadata"]["resourceVersion"],
+    )?;
+    updates(api, row, &name, made)?;
+    let current = api
+        .call(Verb::Get, one(), Body::None)
+        .map_err(text("get"))?;
+    if row.storage_gvk().kind != "Namespace" {
+        api.call(Verb::Delete, one(), Body::None)
+            .map_err(text("delete"))?;
+        let (kind, _) = api.next_event(
+            collection(row, None),
+            current["metadata"]["resourceVersion"].as_str().unwrap(),
+            &name,
+        );
+        // Finalizers (protection of volumes) keep some kinds until a controller lets them go.
+        same(
+            "deletion watched",
+            matches!(kind, EventKind::Deleted | EventKind::Modified),
+            true,
+        )?;
+    }
+    Ok(())
+}
+
+fn updates(api: &Api, row: &ResourceDef, name: &str, made: Value) -> Result<(), String> {
+    let one = || collection(row, Some(name));
+    let stale = made.clone();
+    let mut changed = made;
+    changed["metadata"]["labels"]["updated"] = json!("yes");
+    let updated = api
+        .call(Verb::Update, one(), Body::Object(changed))
+        .map_err(|error| format!("update: {error}"))?;
+    same(
+        "label updated",
+        &updated["metadata"]["labels"]["updated"],
+        &json!("yes"),
+    )?;
+    let conflict = api.call(Verb::Update, one(), Body::Object(stale)).err();
+    same(
+        "a stale update conflicts",
+        conflict.is_some_and(|error| error.is_conflict()),
+        true,
+    )?;
+    let patch = Body::Patch(
+        PatchType::Merge,
+        json!({"metadata": {"annotations": {"patched": "yes"}}}),
+    );
+    let patched = api
+        .call(Verb::Patch, one(), patch)
+        .map_err(|error| format!("patch: {error}"))?;
+    same(
+        "annotation patched",
+        &patched["metadata"]["annotations"]["patched"],
+        &json!("yes"),
+    )?;
+    same(
+        "label kept",
+        &patched["metadata"]["labels"]["updated"],
+        &json!("yes"),
+    )
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:?}, expected {expected:?}"))
+    }
+}
+
+#[test]
+fn every_namespaced_row_dies_with_its_namespace() {
+    let plane = ControlPlane::start(&["--disable-scheduler"]);
+    let api = Api::admin(&plane);
+    create_namespace(&api);
+    let objects = objects();
+    let rows: Vec<_> = stored_rows()
+        .into_iter()
+        .filter(|row| row.is_namespaced())
+        .collect();
+    for row in &rows {
+        let made = api.call(
+            Verb::Create,
+            collection(row, None),
+            Body::Object(sample(&objects, row)),
+        );
+        made.unwrap_or_else(|error| panic!("{}: {error}", row.storage_gvk()));
+    }
+    let row = Registry::builtin()
+        .snapshot()
+        .rows()
+        .iter()
+        .find(|row| row.storage_gvk().kind == "Namespace")
+        .unwrap()
+        .clone();
+    api.call(Verb::Delete, collection(&row, Some(NAMESPACE)), Body::None)
+        .unwrap();
+    eventually(
+        "the namespace is gone",
+        Duration::from_secs(60),
+        || match api.call(Verb::Get, collection(&row, Some(NAMESPACE)), Body::None) {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.to_string()),
+            Ok(namespace) => Err(namespace["status"].to_string()),
+        },
+    );
+    for row in &rows {
+        let left = api.list(collection(row, None), Options::default()).unwrap();
+        assert!(
+            left.items.is_empty(),
+            "{} left in a namespace that is gone",
+            row.storage_gvk()
+        );
+    }
+    println!("rows that died with their namespace: {}", rows.len());
+}
+
+#[test]
+fn every_row_refuses_those_without_rights() {
+    let plane = ControlPlane::start(&["--disable-scheduler", "--disable-controller-manager"]);
+    create_namespace(&Api::admin(&plane));
+    let mut checked = 0;
+    let mut wrong = Vec::new();
+    for (who, credentials, code) in [
+        ("anonymous", Credentials::Anonymous, 403),
+        ("alice", Credentials::Token("alice-token".to_owned()), 403),
+        ("a bad token", Credentials::Token("wrong".to_owned()), 401),
+    ] {
+        let api = Api::new(&plane, &credentials);
+        for row in rows() {
+            for version in row.versions.iter() {
+                for verb in [
+                    Verb::Get,
+                    Verb::Create,
+                    Verb::Update,
+                    Verb::Patch,
+                    Verb::Delete,
+                    Verb::DeleteCollection,
+                ] {
+                    let name = match verb {
+                        Verb::Create | Verb::DeleteCollection => None,
+                        _ => Some(NAME),
+                    };
+                    if !row.allows(verb) || (who == "alice" && open_to_everyone(&row)) {
+                        continue;
+                    }
+                    let body = match verb {
+                        Verb::Create | Verb::Update => {
+                            Body::Object(json!({"metadata": {"name": NAME}}))
+                        }
+                        Verb::Patch => Body::Patch(PatchType::Merge, json!({})),
+                        _ => Body::None,
+                    };
+                    checked += 1;
+                    let answer = api.call(verb, target(&row, version, name), body);
+                    let found = answer
+                        .err()
+                        .and_then(|error| error.status().map(|status| status.code));
+                    if found != Some(code) {
+                        wrong.push(format!(
+                            "{who} {} {}: {found:?}",
+                            verb.as_str(),
+                            row.gvk(version)
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    println!("requests refused: {} of {checked}", checked - wrong.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Every authenticated user may ask what they may do (upstream's `system:basic-user`).
+fn open_to_everyone(row: &ResourceDef) -> bool {
+    [
+        "SelfSubjectAccessReview",
+        "SelfSubjectRulesReview",
+        "SelfSubjectReview",
+    ]
+    .contains(&&*row.storage_gvk().kind)
+}
+
+#[test]
+fn only_an_exact_list_of_paths_is_open_to_everyone() {
+    let plane = ControlPlane::start(&["--disable-scheduler", "--disable-controller-manager"]);
+    let api = Api::new(&plane, &Credentials::Anonymous);
+    let code = |path: &str| match api.runtime.block_on(api.transport.get_path(path)) {
+        Ok(_) => 200,
+        Err(error) => error.status().map_or(0, |status| status.code),
+    };
+    for path in [
+        "/healthz",
+        "/livez",
+        "/livez/ping",
+        "/readyz",
+        "/readyz/ping",
+        "/version",
+        "/version/",
+        "/cacerts",
+        "/cacerts/client",
+    ] {
+        assert_eq!(code(path), 200, "{path}");
+    }
+    for path in [
+        "/",
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/apis/apps/v1",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/logs",
+        "/debug/pprof/",
+        "/.well-known/openid-configuration",
+        "/openid/v1/jwks",
+        "/nothing",
+        "/cacerts/other",
+    ] {
+        assert_eq!(code(path), 403, "{path}");
+    }
+}

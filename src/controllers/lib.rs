@@ -4,22 +4,32 @@
 //! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
 //! [`json`] are what several controllers need.
 
+#[cfg(test)]
+mod fixtures;
 pub mod json;
 pub mod labels;
 pub mod owner;
+pub mod pods;
+pub mod replicaset;
 pub mod runtime;
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::ReplicationController;
 use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
+use replicaset::PodSetController;
 use runtime::metrics::Metrics;
-use runtime::{Context, Entry};
+use runtime::{Context, Entry, entry};
 
 /// Every controller, in the order in which they start.
-pub const CONTROLLERS: &[Entry] = &[];
+pub const CONTROLLERS: &[Entry] = &[
+    entry::<PodSetController<ReplicaSet>>(),
+    entry::<PodSetController<ReplicationController>>(),
+];
 
 /// What controllers need to know about the cluster.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use sampan_api::Selector;
 use sampan_client::{Change, ObjectKey, Resource};
 use serde_json::json;
 
-use crate::runtime::{Action, Form};
+use crate::runtime::{Action, Form, Step};
 
 /// The reference that an object controlled by `owner` carries.
 pub fn controller_reference<O: Resource>(owner: &O) -> OwnerReference {
@@ -74,7 +74,7 @@ pub struct Claims<T> {
     /// Controlled and selected, also those just being adopted.
     pub owned: Vec<T>,
     /// Adoptions and releases to be written.
-    pub actions: Vec<Action>,
+    pub steps: Vec<Step>,
 }
 
 /// Sorts candidates into what `owner` controls. Objects with the owner's reference that are no
@@ -89,7 +89,7 @@ pub fn claim<O: Resource, K: Resource, T: AsRef<K>>(
     let deleting = is_deleting(owner_metadata);
     let mut claims = Claims {
         owned: Vec::new(),
-        actions: Vec::new(),
+        steps: Vec::new(),
     };
     for candidate in candidates {
         let metadata = candidate.as_ref().metadata();
@@ -98,10 +98,11 @@ pub fn claim<O: Resource, K: Resource, T: AsRef<K>>(
             Some(reference) if reference.uid != owner_uid => {}
             Some(_) if selected => claims.owned.push(candidate),
             Some(_) if deleting => {}
-            Some(_) => claims.actions.push(release::<K>(metadata, owner_uid)),
+            Some(_) => claims.steps.push(release::<K>(metadata, owner_uid).into()),
             None if deleting || !selected || is_deleting(metadata) => {}
             None => {
-                claims.actions.push(adopt::<O, K>(owner, metadata));
+                let step = Step::from(adopt::<O, K>(owner, metadata)).only_while(owner);
+                claims.steps.push(step);
                 claims.owned.push(candidate);
             }
         }

@@ -21,7 +21,7 @@ use sampan_util::{Clock, Shutdown, task};
 use tracing::Instrument;
 
 pub use execute::Failure;
-pub use plan::{Action, EventNote, Form, Plan, Step};
+pub use plan::{Action, Alive, EventNote, Form, Plan, Step};
 pub use watches::Watches;
 
 use crate::Settings;

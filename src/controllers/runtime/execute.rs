@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use sampan_api::{Meta, Reason, Target};
+use sampan_api::{Meta, Reason, Status, Target};
 use sampan_client::{Client, Error, ObjectKey, Patch, Recorder};
 use serde_json::Value;
 
-use super::plan::{Action, EventNote, Form, Plan, Step};
+use super::plan::{Action, Alive, EventNote, Form, Plan, Step};
 use super::watches::Views;
 use crate::json;
 
@@ -102,7 +102,7 @@ impl Executor {
     }
 
     async fn run_batch(&self, steps: Vec<Step>, written: &mut Vec<Written>) -> Vec<Failure> {
-        let results = join_all(steps.iter().map(|step| self.act(&step.action))).await;
+        let results = join_all(steps.iter().map(|step| self.act(step, written))).await;
         let mut failures = Vec::new();
         for (step, result) in steps.into_iter().zip(results) {
             match result {
@@ -125,9 +125,13 @@ impl Executor {
         failures
     }
 
-    async fn act(&self, action: &Action) -> Result<Written, Error> {
+    /// `earlier` is what this execution has written so far.
+    async fn act(&self, step: &Step, earlier: &[Written]) -> Result<Written, Error> {
+        if let Some(alive) = &step.only_while {
+            self.check_alive(alive).await?;
+        }
         let mut deleted_uid = None;
-        let answer = match action {
+        let answer = match &step.action {
             Action::Create { target, object } => {
                 self.client.create_raw(target, object.clone()).await?
             }
@@ -135,7 +139,7 @@ impl Executor {
                 target,
                 form,
                 change,
-            } => self.write(target, *form, change).await?,
+            } => self.write(target, *form, change, earlier).await?,
             Action::Delete {
                 target,
                 uid,
@@ -146,13 +150,32 @@ impl Executor {
             }
         };
         Ok(Written {
-            target: action.target().clone(),
+            target: step.action.target().clone(),
             deleted_uid,
             answer,
         })
     }
 
-    async fn write(&self, target: &Target, form: Form, change: &Value) -> Result<Bytes, Error> {
+    async fn check_alive(&self, alive: &Alive) -> Result<(), Error> {
+        let bytes = self.shared.get_raw(&alive.target).await?;
+        let meta = Meta::from_bytes(&bytes).map_err(|error| Error::Malformed(error.to_string()))?;
+        if meta.uid == alive.uid && !meta.is_deleting() {
+            return Ok(());
+        }
+        let resource = &alive.target.resource;
+        let name = alive.target.name.as_deref().unwrap_or_default();
+        let why = "it is being deleted or was replaced";
+        let status = Status::conflict(&resource.group, &resource.resource, name, why);
+        Err(Error::Api(status))
+    }
+
+    async fn write(
+        &self,
+        target: &Target,
+        form: Form,
+        change: &Value,
+        earlier: &[Written],
+    ) -> Result<Bytes, Error> {
         match form {
             Form::Merge => {
                 let patch = Patch::Merge(change.clone());
@@ -163,7 +186,7 @@ impl Executor {
                 self.client.patch_raw(target, &patch).await
             }
             Form::Put => {
-                let current = self.current(target).await?;
+                let current = self.current(target, earlier).await?;
                 let mut object: Value = serde_json::from_slice(&current)
                     .map_err(|error| Error::Malformed(error.to_string()))?;
                 json::merge(&mut object, change);
@@ -172,8 +195,17 @@ impl Executor {
         }
     }
 
-    /// The object as the cache has it, else as the server has it.
-    async fn current(&self, target: &Target) -> Result<Bytes, Error> {
+    /// The object as this execution left it, or as the cache has it, else as the server has it.
+    async fn current(&self, target: &Target, earlier: &[Written]) -> Result<Bytes, Error> {
+        let same = |written: &&Written| {
+            let other = &written.target;
+            other.resource == target.resource
+                && other.namespace == target.namespace
+                && other.name == target.name
+        };
+        if let Some(written) = earlier.iter().rev().find(same) {
+            return Ok(written.answer.clone());
+        }
         let resource = &target.resource;
         let view = self.views.get(&resource.group, &resource.resource);
         if let Some(bytes) = view.and_then(|view| view.bytes(&key_of(target))) {

@@ -158,6 +158,15 @@ pub struct Step {
     pub success: Option<EventNote>,
     /// `{}` in the message becomes the error.
     pub failure: Option<EventNote>,
+    /// Only if this object, read from the server and not from a cache, is there and stays.
+    pub only_while: Option<Alive>,
+}
+
+/// An object that must exist with this uid and without a deletion timestamp.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alive {
+    pub target: Target,
+    pub uid: String,
 }
 
 impl From<Action> for Step {
@@ -166,11 +175,22 @@ impl From<Action> for Step {
             action,
             success: None,
             failure: None,
+            only_while: None,
         }
     }
 }
 
 impl Step {
+    #[must_use]
+    pub fn only_while<K: Resource>(mut self, owner: &K) -> Self {
+        let metadata = owner.metadata();
+        self.only_while = Some(Alive {
+            target: target_of::<K>(metadata.namespace.as_deref(), metadata.name.as_deref()),
+            uid: metadata.uid.clone().unwrap_or_default(),
+        });
+        self
+    }
+
     #[must_use]
     pub fn on_success(mut self, note: EventNote) -> Self {
         self.success = Some(note);

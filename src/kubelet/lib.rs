@@ -1,5 +1,21 @@
 //! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.
 
+pub mod backoff;
+pub mod env;
+pub mod expand;
+pub mod fields;
+pub mod hosts;
+pub mod inotify;
 pub mod lookup;
+pub mod plan;
+pub mod pod;
+pub mod qos;
+pub mod resolv;
+pub mod runtime;
+pub mod state;
+pub mod status;
+
+#[cfg(test)]
+mod fixture;
 
 pub use lookup::{ContainerRef, Lookup, LookupError, SandboxRef};

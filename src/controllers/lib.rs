@@ -4,6 +4,7 @@
 //! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
 //! [`json`] are what several controllers need.
 
+pub mod deployment;
 #[cfg(test)]
 mod fixtures;
 pub mod json;
@@ -21,12 +22,14 @@ use k8s_openapi::api::core::v1::ReplicationController;
 use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
+use deployment::DeploymentController;
 use replicaset::PodSetController;
 use runtime::metrics::Metrics;
 use runtime::{Context, Entry, entry};
 
 /// Every controller, in the order in which they start.
 pub const CONTROLLERS: &[Entry] = &[
+    entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
 ];

@@ -20,7 +20,6 @@ mod volume;
 mod workload;
 
 pub(crate) use scaling::cpu_metric as default_metric;
-pub(crate) use service::is_externally_accessible;
 
 /// A type's rule.
 type Rule = fn(&mut Value);

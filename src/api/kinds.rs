@@ -1,10 +1,337 @@
-//! Strategies of kinds that have rules of their own, one file each.
+//! What single kinds do differently, as rows of one table.
+//!
+//! A [`Kind`] holds a few flags and functions; whatever it leaves out is as for all other kinds.
+//! Kinds with much to say have a file of their own below.
 
 use std::sync::Arc;
 
-use crate::strategy::{Plain, Strategy};
+use serde_json::Value;
+
+use crate::field::ErrorList;
+use crate::strategy::{self, Context, Grace, NameRule, Strategy};
+
+mod certificates;
+mod lease;
+mod namespace;
+mod pod;
+mod storage;
+mod workload;
+
+type Prepare = fn(&Context<'_>, &mut Value);
+type PrepareUpdate = fn(&Context<'_>, &mut Value, &Value);
+type Validate = fn(&Context<'_>, &Value, &mut ErrorList);
+type ValidateUpdate = fn(&Context<'_>, &Value, &Value, &mut ErrorList);
+
+/// One row.
+pub(crate) struct Kind {
+    names: NameRule,
+    /// A PUT creates.
+    creates_on_update: bool,
+    /// A PUT must name a resourceVersion.
+    needs_version: bool,
+    orphans: bool,
+    /// A delete answers with the object.
+    shows_deleted: bool,
+    prepare_create: Prepare,
+    prepare_update: PrepareUpdate,
+    prepare_status: PrepareUpdate,
+    validate: Validate,
+    /// `None`: as for a create.
+    validate_update: Option<ValidateUpdate>,
+    validate_status: ValidateUpdate,
+    warnings: fn(&Value, &Value) -> Vec<String>,
+    canonicalize: fn(&mut Value),
+    grace: fn(&Value, Option<i64>) -> Grace,
+    mark_deleting: fn(&mut Value),
+    is_held: fn(&Value) -> bool,
+    is_renewal: fn(&Value, &Value) -> bool,
+}
+
+impl Kind {
+    const DEFAULT: Self = Self {
+        names: NameRule::Subdomain,
+        creates_on_update: false,
+        needs_version: false,
+        orphans: false,
+        shows_deleted: false,
+        prepare_create,
+        prepare_update,
+        prepare_status: |_, object, old| strategy::only_status(object, old),
+        validate: |_, _, _| {},
+        validate_update: None,
+        validate_status: |_, _, _, _| {},
+        warnings: |_, _| Vec::new(),
+        canonicalize: |_| {},
+        grace: |_, _| Grace::None,
+        mark_deleting: |_| {},
+        is_held: |_| false,
+        is_renewal: |_, _| false,
+    };
+
+    const SHOWS_DELETED: Self = Self {
+        shows_deleted: true,
+        ..Self::DEFAULT
+    };
+
+    const NEEDS_VERSION_SHOWS_DELETED: Self = Self {
+        needs_version: true,
+        shows_deleted: true,
+        ..Self::DEFAULT
+    };
+
+    const SEGMENT: Self = Self {
+        names: NameRule::PathSegment,
+        creates_on_update: true,
+        ..Self::DEFAULT
+    };
+
+    const NEEDS_VERSION: Self = Self {
+        needs_version: true,
+        ..Self::DEFAULT
+    };
+
+    const CREATES: Self = Self {
+        creates_on_update: true,
+        ..Self::DEFAULT
+    };
+
+    const CREATES_NEEDS_VERSION: Self = Self {
+        creates_on_update: true,
+        needs_version: true,
+        ..Self::DEFAULT
+    };
+}
+
+fn prepare_create(context: &Context<'_>, object: &mut Value) {
+    strategy::drop_status(context, object);
+    strategy::start_generation(context, object);
+}
+
+fn prepare_update(context: &Context<'_>, object: &mut Value, old: &Value) {
+    strategy::keep_status(context, object, old);
+    strategy::count_generation(context, object, old);
+}
+
+/// The strategy of a row of the table.
+struct Row(&'static Kind);
+
+impl Strategy for Row {
+    fn prepare_for_create(&self, context: &Context<'_>, object: &mut Value) {
+        (self.0.prepare_create)(context, object);
+    }
+
+    fn prepare_for_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        (self.0.prepare_update)(context, object, old);
+    }
+
+    fn prepare_for_status_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        (self.0.prepare_status)(context, object, old);
+    }
+
+    fn validate(&self, context: &Context<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        (self.0.validate)(context, object, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        match self.0.validate_update {
+            Some(validate) => validate(context, object, old, &mut errors),
+            None => (self.0.validate)(context, object, &mut errors),
+        }
+        errors
+    }
+
+    fn validate_status_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> ErrorList {
+        let mut errors = ErrorList::new();
+        (self.0.validate_status)(context, object, old, &mut errors);
+        errors
+    }
+
+    fn name_rule(&self) -> NameRule {
+        self.0.names
+    }
+
+    fn warnings(&self, object: &Value, old: &Value) -> Vec<String> {
+        (self.0.warnings)(object, old)
+    }
+
+    fn canonicalize(&self, object: &mut Value) {
+        (self.0.canonicalize)(object);
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        self.0.creates_on_update
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        !self.0.needs_version
+    }
+
+    fn grace(&self, object: &Value, requested: Option<i64>) -> Grace {
+        (self.0.grace)(object, requested)
+    }
+
+    fn orphans_by_default(&self) -> bool {
+        self.0.orphans
+    }
+
+    fn mark_deleting(&self, object: &mut Value) {
+        (self.0.mark_deleting)(object);
+    }
+
+    fn is_held(&self, object: &Value) -> bool {
+        (self.0.is_held)(object)
+    }
+
+    fn shows_deleted(&self) -> bool {
+        self.0.shows_deleted
+    }
+
+    fn is_renewal(&self, object: &Value, old: &Value) -> bool {
+        (self.0.is_renewal)(object, old)
+    }
+}
+
+/// Rows of all kinds that differ from the default, by group and kind.
+const KINDS: &[(&str, &str, &Kind)] = &[
+    ("", "Endpoints", &Kind::CREATES),
+    ("", "Event", &Kind::CREATES),
+    ("", "LimitRange", &Kind::CREATES),
+    ("", "Namespace", &namespace::NAMESPACE),
+    ("", "Node", &workload::NODE),
+    ("", "PersistentVolume", &storage::VOLUME),
+    ("", "PersistentVolumeClaim", &storage::CLAIM),
+    ("", "Pod", &pod::POD),
+    ("", "PodTemplate", &workload::POD_TEMPLATE),
+    (
+        "",
+        "ReplicationController",
+        &workload::REPLICATION_CONTROLLER,
+    ),
+    ("", "ResourceQuota", &Kind::SHOWS_DELETED),
+    ("", "Service", &workload::SERVICE),
+    ("", "ServiceAccount", &workload::SERVICE_ACCOUNT),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicy",
+        &Kind::NEEDS_VERSION,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+        &Kind::NEEDS_VERSION,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+        &Kind::NEEDS_VERSION,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        &Kind::NEEDS_VERSION,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+        &Kind::NEEDS_VERSION,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        &Kind::NEEDS_VERSION,
+    ),
+    ("apps", "DaemonSet", &workload::DAEMON_SET),
+    ("apps", "Deployment", &workload::DEPLOYMENT),
+    ("apps", "ReplicaSet", &workload::REPLICA_SET),
+    ("apps", "StatefulSet", &workload::STATEFUL_SET),
+    ("batch", "CronJob", &workload::CRON_JOB),
+    ("batch", "Job", &workload::JOB),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        &certificates::REQUEST,
+    ),
+    ("coordination.k8s.io", "Lease", &lease::LEASE),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        &Kind::CREATES_NEEDS_VERSION,
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        &Kind::CREATES_NEEDS_VERSION,
+    ),
+    ("node.k8s.io", "RuntimeClass", &Kind::CREATES_NEEDS_VERSION),
+    ("policy", "PodDisruptionBudget", &Kind::NEEDS_VERSION),
+    ("rbac.authorization.k8s.io", "ClusterRole", &Kind::SEGMENT),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRoleBinding",
+        &Kind::SEGMENT,
+    ),
+    ("rbac.authorization.k8s.io", "Role", &Kind::SEGMENT),
+    ("rbac.authorization.k8s.io", "RoleBinding", &Kind::SEGMENT),
+    (
+        "storage.k8s.io",
+        "CSIDriver",
+        &Kind::NEEDS_VERSION_SHOWS_DELETED,
+    ),
+    (
+        "storage.k8s.io",
+        "CSINode",
+        &Kind::NEEDS_VERSION_SHOWS_DELETED,
+    ),
+    ("storage.k8s.io", "CSIStorageCapacity", &Kind::NEEDS_VERSION),
+    (
+        "storage.k8s.io",
+        "VolumeAttachment",
+        &Kind::NEEDS_VERSION_SHOWS_DELETED,
+    ),
+    ("storage.k8s.io", "StorageClass", &Kind::SHOWS_DELETED),
+    (
+        "storage.k8s.io",
+        "VolumeAttributesClass",
+        &Kind::SHOWS_DELETED,
+    ),
+    ("resource.k8s.io", "DeviceClass", &Kind::SHOWS_DELETED),
+    ("resource.k8s.io", "ResourceClaim", &Kind::SHOWS_DELETED),
+    (
+        "resource.k8s.io",
+        "ResourceClaimTemplate",
+        &Kind::SHOWS_DELETED,
+    ),
+    ("resource.k8s.io", "ResourceSlice", &Kind::SHOWS_DELETED),
+];
 
 /// The strategy of a built-in kind.
-pub fn strategy(_group: &str, _kind: &str) -> Arc<dyn Strategy> {
-    Arc::new(Plain)
+pub fn strategy(group: &str, kind: &str) -> Arc<dyn Strategy> {
+    let row = KINDS
+        .iter()
+        .find(|row| row.0 == group && row.1 == kind)
+        .map_or(&Kind::DEFAULT, |row| row.2);
+    Arc::new(Row(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_name_kinds_of_the_registry() {
+        let registry = crate::Registry::builtin();
+        let snapshot = registry.snapshot();
+        for (group, kind, _) in KINDS {
+            let known = |row: &Arc<crate::ResourceDef>| row.group() == *group && row.kind == *kind;
+            assert!(snapshot.rows().iter().any(known), "{group} {kind}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::field::ErrorList;
 use crate::meta;
 use crate::registry::ResourceDef;
+use crate::user::UserInfo;
 
 /// What happens to an object that is asked to be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Context<'a> {
     pub def: &'a ResourceDef,
     /// The subresource that is written, empty for the object itself.
     pub subresource: &'a str,
+    /// Who writes; `None` for writes that nobody asked for.
+    pub user: Option<&'a UserInfo>,
     pub now: jiff::Timestamp,
 }
 

@@ -210,7 +210,7 @@ pub const ROWS: &[Row] = &[
     row("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims").short(&["pvc"]).subresources(&[own("status")]),
     row("", "v1", "PersistentVolume", "persistentvolumes").cluster().short(&["pv"]).subresources(&[own("status")]),
     row("", "v1", "Pod", "pods").short(&["po"]).categories(&["all"]).subresources(&[sub("attach", STREAM, Some(("", "v1", "PodAttachOptions"))), sub("binding", CREATE, Some(("", "v1", "Binding"))), own("ephemeralcontainers"), sub("eviction", CREATE, Some(("policy", "v1", "Eviction"))), sub("exec", STREAM, Some(("", "v1", "PodExecOptions"))), sub("log", &[Verb::Get], None), sub("portforward", STREAM, Some(("", "v1", "PodPortForwardOptions"))), sub("proxy", PROXY, Some(("", "v1", "PodProxyOptions"))), own("resize"), own("status")]).generations().selectable(&["spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"]),
-    row("", "v1", "PodTemplate", "podtemplates"),
+    row("", "v1", "PodTemplate", "podtemplates").generations(),
     row("", "v1", "ReplicationController", "replicationcontrollers").short(&["rc"]).categories(&["all"]).subresources(&[SCALE, own("status")]).generations().selectable(&["status.replicas"]),
     row("", "v1", "ResourceQuota", "resourcequotas").short(&["quota"]).subresources(&[own("status")]),
     row("", "v1", "Secret", "secrets").selectable(&["type"]),

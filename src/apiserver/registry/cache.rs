@@ -1,0 +1,447 @@
+//! The watch cache: every object of the cluster as served bytes, and the recent changes.
+//!
+//! It is the sink of the store, so it is never behind an acknowledged write. Each resource has a
+//! [`Bucket`]: a copy-on-write map for gets and lists, and a ring of events bounded in bytes for
+//! watches. Watches read the ring at their own pace; one that falls out of it is told 410.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use bytes::Bytes;
+use sampan_api::resource::Name;
+use sampan_api::{Registry, ResourceDef};
+use sampan_store::{Event as StoreEvent, Key, Revision, Sink};
+use tokio::sync::watch;
+
+use super::map::Map;
+use super::object::{Object, Selectable, splice};
+use super::storage::{Prepared, StorageCodec};
+
+/// How many bytes of old and new states one resource's ring may hold.
+const RING_BYTES: usize = 8 << 20;
+/// A ring keeps at least this many events even if they are large …
+const RING_MIN: usize = 64;
+/// … and at most this many even if they are small.
+const RING_MAX: usize = 16_384;
+/// How many old states of one resource open pages may hold on to.
+const PAGES: usize = 32;
+
+/// One change of one object, as watches need it.
+#[derive(Clone)]
+pub struct Event {
+    pub revision: Revision,
+    /// The new state; `None` for a deletion.
+    pub new: Option<Arc<Object>>,
+    pub old: Option<Arc<Object>>,
+    /// What a deletion shows: the last state under the deletion's revision.
+    pub last: Option<Bytes>,
+}
+
+impl Event {
+    pub fn key(&self) -> &str {
+        let object = self.new.as_ref().or(self.old.as_ref());
+        object.map_or("", |object| &object.key)
+    }
+
+    fn size(&self) -> usize {
+        let bytes = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |one| one.bytes.len());
+        256 + bytes(&self.new) + self.last.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// The state at one moment.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub map: Map,
+    /// Every change up to here is in, none after it.
+    pub revision: Revision,
+}
+
+/// Why a position cannot be watched from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooOld {
+    pub oldest: Revision,
+}
+
+/// One resource's objects.
+pub struct Bucket {
+    /// `/registry/GROUP/PLURAL/`
+    prefix: Box<str>,
+    fields: RwLock<Arc<[Name]>>,
+    state: Mutex<State>,
+    /// The revision of the last change; wakes watches.
+    changed: watch::Sender<Revision>,
+}
+
+#[derive(Default)]
+struct State {
+    map: Map,
+    ring: VecDeque<Arc<Event>>,
+    ring_bytes: usize,
+    /// Changes after this revision are in the ring.
+    oldest: Revision,
+    /// The last change of this resource.
+    revision: Revision,
+    /// Old states that open pages still read.
+    pages: VecDeque<Snapshot>,
+}
+
+impl Bucket {
+    fn new(prefix: &str, fields: Arc<[Name]>, oldest: Revision) -> Self {
+        Self {
+            prefix: prefix.into(),
+            fields: RwLock::new(fields),
+            state: Mutex::new(State {
+                oldest,
+                ..State::default()
+            }),
+            changed: watch::Sender::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn fields(&self) -> Arc<[Name]> {
+        self.fields
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Object>> {
+        self.state().map.get(key).cloned()
+    }
+
+    pub fn len(&self) -> usize {
+        self.state().map.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The state now. `known` is the global revision read before this call: everything up to it
+    /// is in, because caches are changed before the global revision is published.
+    fn snapshot(&self, known: Revision) -> Snapshot {
+        let state = self.state();
+        Snapshot {
+            map: state.map.clone(),
+            revision: known.max(state.revision),
+        }
+    }
+
+    /// The state at `revision` if memory still has it.
+    pub fn snapshot_at(&self, revision: Revision) -> Option<Snapshot> {
+        let state = self.state();
+        if state.revision <= revision {
+            return Some(Snapshot {
+                map: state.map.clone(),
+                revision,
+            });
+        }
+        state
+            .pages
+            .iter()
+            .find(|page| page.revision == revision)
+            .cloned()
+    }
+
+    /// Keeps a state for the following pages of a list.
+    pub fn hold(&self, snapshot: &Snapshot) {
+        let mut state = self.state();
+        if state
+            .pages
+            .iter()
+            .any(|page| page.revision == snapshot.revision)
+        {
+            return;
+        }
+        if state.pages.len() >= PAGES {
+            state.pages.pop_front();
+        }
+        state.pages.push_back(snapshot.clone());
+    }
+
+    /// Appends at most `limit` events after `after` to `events`.
+    pub fn events_after(
+        &self,
+        after: Revision,
+        limit: usize,
+        events: &mut Vec<Arc<Event>>,
+    ) -> Result<(), TooOld> {
+        let state = self.state();
+        if after < state.oldest {
+            return Err(TooOld {
+                oldest: state.oldest,
+            });
+        }
+        let start = state.ring.partition_point(|event| event.revision <= after);
+        events.extend(state.ring.range(start..).take(limit).cloned());
+        Ok(())
+    }
+
+    /// Ready when something changes after the receiver was last marked as seen.
+    pub fn subscribe(&self) -> watch::Receiver<Revision> {
+        self.changed.subscribe()
+    }
+
+    fn load(&self, object: Arc<Object>) {
+        let mut state = self.state();
+        state.revision = state.revision.max(object.revision);
+        state.map.insert(object);
+    }
+
+    fn apply(&self, event: &StoreEvent, codec: &StorageCodec) {
+        let new = event.value.as_ref().and_then(|value| {
+            let object = self.object(event, value, codec);
+            object.map(Arc::new)
+        });
+        let mut state = self.state();
+        let old = match &new {
+            Some(object) => state.map.insert(object.clone()),
+            None => state.map.remove(&event.key),
+        };
+        let last = match (&new, &old) {
+            (None, Some(old)) => Some(old.at(event.revision)),
+            _ => None,
+        };
+        let entry = Arc::new(Event {
+            revision: event.revision,
+            new,
+            old,
+            last,
+        });
+        state.push(entry);
+        state.revision = event.revision;
+    }
+
+    fn object(&self, event: &StoreEvent, value: &Bytes, codec: &StorageCodec) -> Option<Object> {
+        let prepared = event
+            .attachment
+            .as_ref()
+            .and_then(|attachment| attachment.downcast_ref::<Prepared>());
+        if let Some(prepared) = prepared {
+            return Some(Object {
+                key: event.key.clone(),
+                revision: event.revision,
+                bytes: splice(&prepared.plain, event.revision),
+                selectable: prepared.selectable.clone(),
+            });
+        }
+        read(&event.key, value, event.revision, &self.fields(), codec)
+    }
+
+    /// New selectable fields: the values are read again.
+    fn set_fields(&self, fields: Arc<[Name]>) {
+        *self.fields.write().unwrap_or_else(PoisonError::into_inner) = fields.clone();
+        let mut state = self.state();
+        let objects: Vec<Arc<Object>> = state.map.iter_from("").cloned().collect();
+        for object in objects {
+            if let Ok(selectable) = Selectable::of_bytes(&object.bytes, &fields) {
+                state.map.insert(Arc::new(Object {
+                    key: object.key.clone(),
+                    revision: object.revision,
+                    bytes: object.bytes.clone(),
+                    selectable,
+                }));
+            }
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, event: Arc<Event>) {
+        self.ring_bytes += event.size();
+        self.ring.push_back(event);
+        while self.ring.len() > RING_MAX
+            || (self.ring_bytes > RING_BYTES && self.ring.len() > RING_MIN)
+        {
+            let Some(gone) = self.ring.pop_front() else {
+                return;
+            };
+            self.ring_bytes -= gone.size();
+            self.oldest = gone.revision;
+        }
+    }
+}
+
+/// Decodes a stored value; one that cannot be read is logged and left out.
+fn read(
+    key: &Key,
+    value: &[u8],
+    revision: Revision,
+    fields: &[Name],
+    codec: &StorageCodec,
+) -> Option<Object> {
+    let plain = codec
+        .open(key, value)
+        .map_err(|error| tracing::error!(%key, %error, "cannot decrypt a stored object"))
+        .ok()?;
+    let selectable = Selectable::of_bytes(&plain, fields)
+        .map_err(|error| tracing::error!(%key, %error, "cannot read a stored object"))
+        .ok()?;
+    Some(Object {
+        key: key.clone(),
+        revision,
+        bytes: splice(&plain, revision),
+        selectable,
+    })
+}
+
+/// All buckets.
+pub struct Cache {
+    registry: Arc<Registry>,
+    codec: Arc<StorageCodec>,
+    buckets: RwLock<HashMap<Box<str>, Arc<Bucket>>>,
+    /// Everything up to here is in every bucket.
+    revision: AtomicU64,
+    changed: watch::Sender<Revision>,
+    /// What was not there at start cannot be watched from before it.
+    floor: AtomicU64,
+}
+
+impl Cache {
+    pub fn new(registry: Arc<Registry>, codec: Arc<StorageCodec>) -> Arc<Self> {
+        let cache = Self {
+            registry,
+            codec,
+            buckets: RwLock::default(),
+            revision: AtomicU64::new(0),
+            changed: watch::Sender::new(0),
+            floor: AtomicU64::new(0),
+        };
+        for def in cache.registry.snapshot().rows() {
+            if def.is_stored() {
+                cache.register(def);
+            }
+        }
+        Arc::new(cache)
+    }
+
+    /// The bucket of a row; made if there is none, its fields renewed if they changed.
+    pub fn register(&self, def: &ResourceDef) -> Arc<Bucket> {
+        let fields: Arc<[Name]> = def.selectable.as_slice().into();
+        let bucket = self.bucket_of_prefix(&def.prefix());
+        if *bucket.fields() != *fields {
+            bucket.set_fields(fields);
+        }
+        bucket
+    }
+
+    pub fn bucket(&self, def: &ResourceDef) -> Arc<Bucket> {
+        let prefix = def.prefix();
+        let found = self.find(&prefix);
+        found.unwrap_or_else(|| self.register(def))
+    }
+
+    fn find(&self, prefix: &str) -> Option<Arc<Bucket>> {
+        self.buckets
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(prefix)
+            .cloned()
+    }
+
+    fn bucket_of_prefix(&self, prefix: &str) -> Arc<Bucket> {
+        if let Some(bucket) = self.find(prefix) {
+            return bucket;
+        }
+        let floor = self.floor.load(Ordering::Acquire);
+        self.buckets
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(prefix.into())
+            .or_insert_with(|| Arc::new(Bucket::new(prefix, Arc::new([]), floor)))
+            .clone()
+    }
+
+    /// The global revision: what a list made now shows.
+    pub fn revision(&self) -> Revision {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    pub fn snapshot(&self, bucket: &Bucket) -> Snapshot {
+        bucket.snapshot(self.revision())
+    }
+
+    /// One object of a row.
+    pub fn get(
+        &self,
+        def: &ResourceDef,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Object>> {
+        self.bucket(def).get(&def.key(namespace, name))
+    }
+
+    /// Ready when anything has changed.
+    pub fn subscribe(&self) -> watch::Receiver<Revision> {
+        self.changed.subscribe()
+    }
+}
+
+/// `/registry/GROUP/PLURAL/` of a key.
+fn prefix_of(key: &str) -> Option<&str> {
+    let end = key.match_indices('/').nth(3)?.0;
+    key.get(..=end)
+}
+
+impl Sink for Cache {
+    fn record(&self, key: &Key, value: &[u8], _created: Revision, revision: Revision) {
+        let Some(prefix) = prefix_of(key) else {
+            return;
+        };
+        let bucket = self.bucket_of_prefix(prefix);
+        if let Some(object) = read(key, value, revision, &bucket.fields(), &self.codec) {
+            bucket.load(Arc::new(object));
+        }
+    }
+
+    fn loaded(&self, revision: Revision) {
+        self.floor.store(revision, Ordering::Release);
+        for bucket in self
+            .buckets
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+        {
+            bucket.state().oldest = revision;
+        }
+        self.revision.store(revision, Ordering::Release);
+        self.changed.send_replace(revision);
+    }
+
+    fn committed(&self, batch: &[StoreEvent]) {
+        let mut touched: Vec<Arc<Bucket>> = Vec::new();
+        let mut last: Option<Arc<Bucket>> = None;
+        for event in batch {
+            let Some(prefix) = prefix_of(&event.key) else {
+                continue;
+            };
+            let bucket = match last.take() {
+                Some(bucket) if *bucket.prefix == *prefix => bucket,
+                _ => self.bucket_of_prefix(prefix),
+            };
+            bucket.apply(event, &self.codec);
+            if !touched.iter().any(|one| Arc::ptr_eq(one, &bucket)) {
+                touched.push(bucket.clone());
+            }
+            last = Some(bucket);
+        }
+        let Some(revision) = batch.last().map(|event| event.revision) else {
+            return;
+        };
+        self.revision.store(revision, Ordering::Release);
+        for bucket in touched {
+            bucket.changed.send_replace(revision);
+        }
+        self.changed.send_replace(revision);
+    }
+}

@@ -1,0 +1,85 @@
+//! What the kinds of patches make of an object.
+
+use sampan_api::patch::{self, PatchError};
+use sampan_api::resource::PatchType;
+use sampan_api::{Status, convert};
+use serde_json::Value;
+
+use super::call::Call;
+use super::codec;
+use super::write::Source;
+
+/// Changes `object`, a tree in the request's version.
+pub fn apply(
+    call: &Call,
+    kind: PatchType,
+    object: &mut Value,
+    patch: &Value,
+) -> Result<(), Status> {
+    let result = match kind {
+        PatchType::Json => patch::apply_json(object, patch),
+        PatchType::Merge | PatchType::Apply => patch::apply_merge(object, patch.clone()),
+        PatchType::Strategic => match codec::schema_of(&call.def, &call.version) {
+            Some(schema) if !call.def.is_custom() => {
+                patch::apply_strategic(object, patch.clone(), &schema)
+            }
+            _ => Err(PatchError::Unsupported),
+        },
+    };
+    result.map_err(|error| error.to_status())
+}
+
+/// Fields of a patch that nobody knows.
+pub fn strictness(call: &mut Call, shown: &Value, unknown: Vec<String>) -> Result<(), Status> {
+    let mut faults = std::mem::take(&mut call.strict_errors);
+    faults.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    if faults.is_empty() {
+        return Ok(());
+    }
+    match call.options.field_validation.as_deref() {
+        Some("Ignore") => Ok(()),
+        Some("Strict") => Err(patch::bad_result(
+            shown,
+            &format!("strict decoding error: {}", faults.join(", ")),
+        )),
+        _ => {
+            for fault in faults {
+                if !call.warnings.contains(&fault) {
+                    call.warnings.push(fault);
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Server-side apply.
+pub struct Apply {
+    patch: Value,
+}
+
+impl Apply {
+    pub fn new(patch: Value) -> Self {
+        Self { patch }
+    }
+}
+
+impl Source for Apply {
+    fn make(&mut self, call: &mut Call, old: Option<&Value>) -> Result<Value, Status> {
+        let mut object = match old {
+            Some(old) => {
+                let mut object = old.clone();
+                convert::from_storage(&call.def, &call.version, &mut object);
+                apply(call, PatchType::Apply, &mut object, &self.patch)?;
+                object
+            }
+            None => self.patch.clone(),
+        };
+        codec::to_storage(call, &mut object)?;
+        Ok(object)
+    }
+
+    fn creates(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,250 @@
+//! The API server below HTTP: state, hooks, and the dispatch of requests to verbs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use sampan_api::registry::ServedVersion;
+use sampan_api::{Reason, Registry, ResourceDef, Status, UserInfo, Verb};
+use sampan_client::Transport;
+use sampan_store::{Store, StoreFuture};
+
+use super::cache::Cache;
+use super::call::{self, Call};
+use super::hooks::{Chain, Hooks, Reserve, Subresource, Virtual};
+use super::object::Object;
+use super::storage::StorageCodec;
+use super::verbs;
+use crate::encryption::Keyring;
+use crate::inprocess::InProcess;
+use crate::request::{ApiRequest, Authorizer, Pipeline, Reply};
+
+/// The state everything else stands on: rows, store, cache.
+pub struct Core {
+    pub registry: Arc<Registry>,
+    pub cache: Arc<Cache>,
+    pub store: Arc<dyn Store>,
+    pub codec: Arc<StorageCodec>,
+}
+
+impl Core {
+    /// Loads the store into the cache. Blocks for as long as that takes.
+    pub fn open(
+        store: Arc<dyn Store>,
+        registry: Arc<Registry>,
+        keys: Keyring,
+    ) -> Result<Arc<Self>, sampan_store::Error> {
+        let codec = Arc::new(StorageCodec::new(keys));
+        let cache = Cache::new(registry.clone(), codec.clone());
+        store.start(cache.clone())?;
+        Ok(Arc::new(Self {
+            registry,
+            cache,
+            store,
+            codec,
+        }))
+    }
+
+    pub fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
+    /// A row by group and plural, whatever its versions.
+    pub fn row(&self, group: &str, plural: &str) -> Option<Arc<ResourceDef>> {
+        self.registry
+            .snapshot()
+            .rows()
+            .iter()
+            .find(|row| row.group() == group && row.plural == plural)
+            .cloned()
+    }
+
+    /// One cached object by group and plural: what authorizers and admission read.
+    pub fn get(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Object>> {
+        self.cache.get(&*self.row(group, plural)?, namespace, name)
+    }
+
+    pub fn flush(&self) -> StoreFuture<()> {
+        self.store.flush()
+    }
+}
+
+type SubresourceKey = (String, String, String);
+
+struct Inner {
+    core: Arc<Core>,
+    authorizer: Arc<dyn Authorizer>,
+    admission: Chain,
+    subresources: HashMap<SubresourceKey, Arc<dyn Subresource>>,
+    virtuals: HashMap<(String, String), Arc<dyn Virtual>>,
+    reserves: HashMap<(String, String), Arc<dyn Reserve>>,
+}
+
+/// The pipeline; cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    inner: Arc<Inner>,
+}
+
+impl ApiServer {
+    pub fn new(core: Arc<Core>, authorizer: Arc<dyn Authorizer>, hooks: Hooks) -> Self {
+        let mut subresources = HashMap::new();
+        for hook in hooks.subresources {
+            for (group, plural, name) in hook.serves() {
+                let key = (group.to_owned(), plural.to_owned(), name.to_owned());
+                subresources.insert(key, hook.clone());
+            }
+        }
+        let mut virtuals = HashMap::new();
+        for hook in hooks.virtuals {
+            for (group, plural) in hook.serves() {
+                virtuals.insert((group.to_owned(), plural.to_owned()), hook.clone());
+            }
+        }
+        let reserves = hooks
+            .reserves
+            .into_iter()
+            .map(|hook| {
+                let (group, plural) = hook.serves();
+                ((group.to_owned(), plural.to_owned()), hook)
+            })
+            .collect();
+        Self {
+            inner: Arc::new(Inner {
+                core,
+                authorizer,
+                admission: hooks.admission,
+                subresources,
+                virtuals,
+                reserves,
+            }),
+        }
+    }
+
+    pub fn core(&self) -> &Arc<Core> {
+        &self.inner.core
+    }
+
+    pub fn authorizer(&self) -> &dyn Authorizer {
+        &*self.inner.authorizer
+    }
+
+    pub fn admission(&self) -> &Chain {
+        &self.inner.admission
+    }
+
+    pub fn reserve(&self, def: &ResourceDef) -> Option<Arc<dyn Reserve>> {
+        if self.inner.reserves.is_empty() {
+            return None;
+        }
+        let key = (def.group().to_owned(), def.plural.to_string());
+        self.inner.reserves.get(&key).cloned()
+    }
+
+    /// What an actor inside this process reaches the API with.
+    pub fn transport(&self, user: UserInfo) -> Arc<dyn Transport> {
+        Arc::new(InProcess::new(self.clone(), user))
+    }
+
+    async fn run(self, request: ApiRequest) -> Result<Reply, Status> {
+        let target = &request.request.target;
+        let verb = request.request.verb;
+        call::authorize(
+            &self,
+            &request.user,
+            verb.as_str(),
+            target,
+            &request.request.options,
+        )?;
+        let (def, version) = self.resolve(&request)?;
+        let subresource = target.subresource.clone().unwrap_or_default();
+        if subresource.is_empty() {
+            if let Some(hook) = self.virtual_of(&def) {
+                return hook.handle(self.clone(), def, request).await;
+            }
+            if !def.allows(verb) {
+                return Err(method_not_allowed());
+            }
+        } else {
+            let key = (
+                def.group().to_owned(),
+                def.plural.to_string(),
+                subresource.to_string(),
+            );
+            if let Some(hook) = self.inner.subresources.get(&key).cloned() {
+                return hook.handle(self.clone(), def, request).await;
+            }
+            let sub = def.subresource(&subresource).ok_or_else(no_such_resource)?;
+            if !sub.verbs.contains(&verb) {
+                return Err(method_not_allowed());
+            }
+            if sub.kind.is_some() {
+                return Err(no_such_resource());
+            }
+        }
+        if !def.is_stored() {
+            return Err(method_not_allowed());
+        }
+        let call = Call::new(self, request, def, version);
+        match verb {
+            Verb::Get => verbs::get::run(call).await,
+            Verb::List => verbs::list::run(call).await,
+            Verb::Watch => verbs::watch::run(call).await,
+            Verb::Create => verbs::create::run(call).await,
+            Verb::Update => verbs::update::run(call).await,
+            Verb::Patch => verbs::patch::run(call).await,
+            Verb::Delete => verbs::delete::run(call).await,
+            Verb::DeleteCollection => verbs::delete_collection::run(call).await,
+        }
+    }
+
+    fn virtual_of(&self, def: &ResourceDef) -> Option<Arc<dyn Virtual>> {
+        if self.inner.virtuals.is_empty() {
+            return None;
+        }
+        let key = (def.group().to_owned(), def.plural.to_string());
+        self.inner.virtuals.get(&key).cloned()
+    }
+
+    fn resolve(&self, request: &ApiRequest) -> Result<(Arc<ResourceDef>, ServedVersion), Status> {
+        let resource = &request.request.target.resource;
+        let def = self
+            .core()
+            .registry
+            .by_gvr(resource)
+            .ok_or_else(no_such_resource)?;
+        let version = def
+            .version(&resource.group, &resource.version)
+            .cloned()
+            .ok_or_else(no_such_resource)?;
+        Ok((def, version))
+    }
+}
+
+pub fn no_such_resource() -> Status {
+    Status::new(
+        Reason::NotFound,
+        "the server could not find the requested resource",
+    )
+    .with_details(sampan_api::status::Details::default())
+}
+
+pub fn method_not_allowed() -> Status {
+    Status::new(
+        Reason::MethodNotAllowed,
+        "the server does not allow this method on the requested resource",
+    )
+    .with_details(sampan_api::status::Details::default())
+}
+
+impl Pipeline for ApiServer {
+    fn handle(&self, request: ApiRequest) -> BoxFuture<'static, Result<Reply, Status>> {
+        Box::pin(self.clone().run(request))
+    }
+}

@@ -1,0 +1,658 @@
+//! The write path that all writing verbs share: admission, preparation, validation,
+//! compare-and-set. On a lost race the whole pass repeats with the newer object.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rand::Rng;
+use sampan_api::field::ErrorList;
+use sampan_api::{Reason, ResourceDef, Status, meta};
+use sampan_store::{Change, Class, Error as StoreError, Expect, Key, Mutation, Revision};
+use serde_json::Value;
+
+use super::call::Call;
+use super::hooks::{AdmissionRequest, Operation, Reservation};
+use super::managed::{self, Writer};
+use super::object::{Object, splice};
+use super::{codec, metadata};
+
+/// Names tried for `generateName` before giving up.
+const NAMES: usize = 8;
+/// Races lost before a write gives up.
+const RACES: usize = 64;
+/// Letters of generated names: no vowels, nothing that looks like something else.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX: usize = 5;
+/// What stays of a prefix so that the name is not too long.
+const PREFIX_MAX: usize = 63 - SUFFIX;
+
+pub const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// What a write left behind.
+pub struct Written {
+    /// The served form in the storage version.
+    pub bytes: Bytes,
+    pub created: bool,
+}
+
+/// What an update makes of the current object.
+pub trait Source: Send {
+    /// The new object in the storage version; `None` as argument where there is none yet.
+    fn make(&mut self, call: &mut Call, old: Option<&Value>) -> Result<Value, Status>;
+
+    /// An absent object is created.
+    fn creates(&self) -> bool;
+
+    /// `managedFields` are the source's own business.
+    fn tracks_fields(&self) -> bool {
+        false
+    }
+}
+
+impl Call {
+    /// Stores a new object; the tree is decoded and defaulted.
+    pub async fn create(&mut self, object: Value) -> Result<Written, Status> {
+        let generated = meta::text(&object, &["metadata", "name"]).is_empty()
+            && !meta::text(&object, &["metadata", "generateName"]).is_empty();
+        let mut admitted = self.admit_new(object).await?;
+        if !generated {
+            return self.store_new(&mut admitted).await;
+        }
+        let prefix = meta::text(&admitted, &["metadata", "generateName"]).to_owned();
+        let mut result = Err(Status::internal("no name was generated"));
+        for _ in 0..NAMES {
+            let mut attempt = admitted.clone();
+            meta::set(&mut attempt, &["metadata", "name"], generate_name(&prefix));
+            result = self.store_new(&mut attempt).await;
+            if !matches!(&result, Err(status) if status.is(Reason::AlreadyExists)) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Ownership and mutating admission of a new object.
+    async fn admit_new(&mut self, mut object: Value) -> Result<Value, Status> {
+        metadata::wipe_system_fields(&mut object);
+        self.dedup_owners(&mut object, false);
+        self.record_fields(&mut object, &Value::Null);
+        let mut object = self.mutate(Operation::Create, object, None).await?;
+        self.dedup_owners(&mut object, true);
+        Ok(object)
+    }
+
+    async fn store_new(&mut self, object: &mut Value) -> Result<Written, Status> {
+        let def = self.def.clone();
+        let namespace = self.object_namespace().to_owned();
+        metadata::match_namespace(object, &namespace)?;
+        meta::set(object, &["metadata", "uid"], new_uid());
+        meta::set(
+            object,
+            &["metadata", "creationTimestamp"],
+            timestamp(self.now),
+        );
+        let reservation = self.reserve(object, None)?;
+        def.strategy.prepare_for_create(&self.context(), object);
+        self.check_new(object)?;
+        let name = meta::text(object, &["metadata", "name"]).to_owned();
+        self.warnings
+            .extend(def.strategy.warnings(object, &Value::Null));
+        def.strategy.canonicalize(object);
+        self.validate(Operation::Create, object, None, &name)
+            .await?;
+        let key: Key = self.key(&name).into();
+        if self.options.is_dry_run() {
+            if self.bucket().get(&key).is_some() {
+                return Err(self.already_exists(&name));
+            }
+            return Ok(Written {
+                bytes: codec::render(object, 0)?,
+                created: true,
+            });
+        }
+        let class = class_of(&def, object, None);
+        let (bytes, _) = self
+            .put(&key, Expect::Absent, object, class)
+            .await?
+            .map_err(|error| self.create_failed(&key, &name, error))?;
+        if let Some(reservation) = reservation {
+            reservation.keep();
+        }
+        Ok(Written {
+            bytes,
+            created: true,
+        })
+    }
+
+    fn check_new(&self, object: &Value) -> Result<(), Status> {
+        let strategy = &self.def.strategy;
+        let mut errors = metadata::validate(object, self.def.is_namespaced(), strategy.name_rule());
+        errors.extend(strategy.validate(&self.context(), object));
+        self.refuse(errors, object)
+    }
+
+    fn refuse(&self, errors: ErrorList, object: &Value) -> Result<(), Status> {
+        let name = meta::text(object, &["metadata", "name"]);
+        errors.into_result(self.group(), &self.def.kind, name)
+    }
+
+    fn create_failed(&self, key: &str, name: &str, error: StoreError) -> Status {
+        match error {
+            StoreError::KeyExists { .. } => {
+                let mut status = self.already_exists(name);
+                let dying = self.bucket().get(key).is_some_and(|object| {
+                    sampan_api::Meta::from_bytes(&object.bytes).is_ok_and(|meta| meta.is_deleting())
+                });
+                if dying {
+                    status.message = format!("object is being deleted: {}", status.message);
+                }
+                status
+            }
+            error => store_failed(error),
+        }
+    }
+
+    /// Changes the object the request names, or creates it where the source may.
+    pub async fn update(&mut self, source: &mut dyn Source) -> Result<Written, Status> {
+        let name = self.name().to_owned();
+        let key: Key = self.key(&name).into();
+        for _ in 0..RACES {
+            let Some(current) = self.bucket().get(&key) else {
+                if !source.creates() {
+                    return Err(self.not_found(&name));
+                }
+                match self.create_named(source, &name).await {
+                    Err(status) if status.is(Reason::AlreadyExists) => continue,
+                    result => return result,
+                }
+            };
+            if let Some(written) = self.update_once(source, &key, &current).await? {
+                return Ok(written);
+            }
+        }
+        Err(self.conflict(&name, MODIFIED))
+    }
+
+    async fn create_named(
+        &mut self,
+        source: &mut dyn Source,
+        name: &str,
+    ) -> Result<Written, Status> {
+        let mut object = source.make(self, None)?;
+        if !meta::text(&object, &["metadata", "uid"]).is_empty() {
+            let uid = meta::text(&object, &["metadata", "uid"]);
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(self.conflict(name, &why));
+        }
+        metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
+        metadata::match_name(&mut object, name)?;
+        self.authorize("create")?;
+        self.dedup_owners(&mut object, false);
+        if !source.tracks_fields() {
+            self.record_fields(&mut object, &Value::Null);
+        }
+        let mut object = self.mutate(Operation::Create, object, None).await?;
+        self.dedup_owners(&mut object, true);
+        self.store_new(&mut object).await
+    }
+
+    /// One pass; `None` if the race was lost.
+    async fn update_once(
+        &mut self,
+        source: &mut dyn Source,
+        key: &Key,
+        current: &Arc<Object>,
+    ) -> Result<Option<Written>, Status> {
+        let name = self.name().to_owned();
+        let old = codec::parse(&current.bytes)?;
+        let mut object = source.make(self, Some(&old))?;
+        metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
+        metadata::match_name(&mut object, &name)?;
+        self.check_version(&mut object, &old, &name)?;
+        self.dedup_owners(&mut object, false);
+        if !source.tracks_fields() {
+            self.record_fields(&mut object, &old);
+        }
+        let mut object = self.mutate(Operation::Update, object, Some(&old)).await?;
+        self.dedup_owners(&mut object, true);
+        let reservation = self.reserve(&mut object, Some(&old))?;
+        self.prepare(&mut object, &old);
+        self.check_changed(&object, &old)?;
+        self.warnings
+            .extend(self.def.strategy.warnings(&object, &old));
+        self.def.strategy.canonicalize(&mut object);
+        keep_times(&mut object, &old);
+        self.validate(Operation::Update, &mut object, Some(&old), &name)
+            .await?;
+        let written = self.finish(key, current, &object, &old).await?;
+        if let (Some(_), Some(reservation)) = (&written, reservation) {
+            reservation.keep();
+        }
+        Ok(written)
+    }
+
+    /// Writes, or deletes what only waited for its finalizers, or does nothing if nothing changed.
+    async fn finish(
+        &mut self,
+        key: &Key,
+        current: &Arc<Object>,
+        object: &Value,
+        old: &Value,
+    ) -> Result<Option<Written>, Status> {
+        let expect = Expect::At(current.revision);
+        let dry = self.options.is_dry_run();
+        let written = |bytes| {
+            Ok(Some(Written {
+                bytes,
+                created: false,
+            }))
+        };
+        if is_released(&self.def, object, old) {
+            let bytes = codec::render(object, current.revision)?;
+            if dry {
+                return written(bytes);
+            }
+            return match self.remove(key, expect, object).await? {
+                Ok(_) => written(bytes),
+                Err(error) => lost(error).map(|()| None),
+            };
+        }
+        if object == old {
+            return written(current.bytes.clone());
+        }
+        if dry {
+            return written(codec::render(object, current.revision)?);
+        }
+        let class = class_of(&self.def, object, Some(old));
+        match self.put(key, expect, object, class).await? {
+            Ok((bytes, _)) => written(bytes),
+            Err(error) => lost(error).map(|()| None),
+        }
+    }
+
+    /// The object must name the current version, or none where the kind allows that.
+    fn check_version(&self, object: &mut Value, old: &Value, name: &str) -> Result<(), Status> {
+        let version = meta::text(object, &["metadata", "resourceVersion"]);
+        let current = meta::text(old, &["metadata", "resourceVersion"]);
+        let uid = meta::text(object, &["metadata", "uid"]);
+        let own = meta::text(old, &["metadata", "uid"]);
+        if !uid.is_empty() && uid != own && self.verb == sampan_api::Verb::Update {
+            return Err(self.conflict(name, &format!(
+                "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {own}",
+                self.key(name)
+            )));
+        }
+        if version.is_empty() || version == "0" {
+            if !self.def.strategy.allow_unconditional_update() {
+                let mut errors = ErrorList::new();
+                let path = sampan_api::Path::new("metadata");
+                errors.invalid(
+                    &path.child("resourceVersion"),
+                    0,
+                    "must be specified for an update",
+                );
+                return Err(errors.to_status(self.group(), &self.def.plural, name));
+            }
+        } else if version.parse::<u64>().is_err() {
+            return Err(Status::bad_request(format!(
+                "invalid resource version: {version:?}"
+            )));
+        } else if version != current {
+            return Err(self.conflict(name, MODIFIED));
+        }
+        let current = current.to_owned();
+        meta::set(object, &["metadata", "resourceVersion"], current);
+        Ok(())
+    }
+
+    /// The kind's preparation, and what an update can never change.
+    fn prepare(&self, object: &mut Value, old: &Value) {
+        let strategy = &self.def.strategy;
+        keep(object, old, "generation");
+        if self.subresource().is_empty() {
+            strategy.prepare_for_update(&self.context(), object, old);
+        } else {
+            strategy.prepare_for_status_update(&self.context(), object, old);
+        }
+        if meta::text(object, &["metadata", "uid"]).is_empty() {
+            keep(object, old, "uid");
+        }
+        keep(object, old, "creationTimestamp");
+        if !meta::at(old, &["metadata", "deletionTimestamp"]).is_null() {
+            keep(object, old, "deletionTimestamp");
+        }
+        if meta::at(object, &["metadata", "deletionGracePeriodSeconds"]).is_null() {
+            keep(object, old, "deletionGracePeriodSeconds");
+        }
+        meta::remove(object, &["metadata", "selfLink"]);
+    }
+
+    fn check_changed(&self, object: &Value, old: &Value) -> Result<(), Status> {
+        let strategy = &self.def.strategy;
+        let mut errors = metadata::validate_update(object, old);
+        errors.extend(if self.subresource().is_empty() {
+            strategy.validate_update(&self.context(), object, old)
+        } else {
+            strategy.validate_status_update(&self.context(), object, old)
+        });
+        self.refuse(errors, object)
+    }
+
+    fn reserve(
+        &self,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Option<Box<dyn Reservation>>, Status> {
+        if !self.subresource().is_empty() {
+            return Ok(None);
+        }
+        self.server
+            .reserve(&self.def)
+            .map(|hook| hook.begin(object, old, self.options.is_dry_run()))
+            .transpose()
+    }
+
+    fn dedup_owners(&mut self, object: &mut Value, after_admission: bool) {
+        self.warnings
+            .extend(metadata::dedup_owners(object, after_admission));
+    }
+
+    fn record_fields(&self, object: &mut Value, old: &Value) {
+        let api_version =
+            sampan_api::resource::api_version(&self.version.group, &self.version.version);
+        managed::record(
+            object,
+            old,
+            Writer {
+                manager: self.manager(),
+                operation: "Update",
+                api_version: &api_version,
+                subresource: self.subresource(),
+                time: &timestamp(self.now),
+            },
+        );
+    }
+
+    /// Mutating admission, and the kind's defaults once more.
+    async fn mutate(
+        &mut self,
+        operation: Operation,
+        object: Value,
+        old: Option<&Value>,
+    ) -> Result<Value, Status> {
+        let name = meta::text(&object, &["metadata", "name"]).to_owned();
+        let server = self.server.clone();
+        let mut request = self.admission(operation, object, old, &name);
+        let result = server.admission().mutate(&mut request).await;
+        let AdmissionRequest {
+            object: mut changed,
+            warnings,
+            ..
+        } = request;
+        self.warnings.extend(warnings);
+        result?;
+        codec::default(&self.def, &mut changed);
+        Ok(changed)
+    }
+
+    /// Validating admission.
+    pub async fn validate(
+        &mut self,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+        name: &str,
+    ) -> Result<(), Status> {
+        let server = self.server.clone();
+        let mut request = self.admission(operation, object.take(), old, name);
+        let result = server.admission().validate(&mut request).await;
+        let AdmissionRequest {
+            object: same,
+            warnings,
+            ..
+        } = request;
+        *object = same;
+        self.warnings.extend(warnings);
+        result
+    }
+
+    /// Both phases of admission of a deletion.
+    pub async fn admit_deletion(&mut self, old: &Value) -> Result<(), Status> {
+        let name = meta::text(old, &["metadata", "name"]).to_owned();
+        let server = self.server.clone();
+        let mut request = self.admission(Operation::Delete, Value::Null, Some(old), &name);
+        let mut result = server.admission().mutate(&mut request).await;
+        if result.is_ok() {
+            result = server.admission().validate(&mut request).await;
+        }
+        let warnings = std::mem::take(&mut request.warnings);
+        drop(request);
+        self.warnings.extend(warnings);
+        result
+    }
+
+    fn admission<'r>(
+        &'r self,
+        operation: Operation,
+        object: Value,
+        old: Option<&'r Value>,
+        name: &'r str,
+    ) -> AdmissionRequest<'r> {
+        AdmissionRequest {
+            operation,
+            user: &self.user,
+            def: &self.def,
+            version: &self.version,
+            subresource: self.subresource(),
+            namespace: self.object_namespace(),
+            name,
+            object,
+            old,
+            options: &self.options,
+            dry_run: self.options.is_dry_run(),
+            now: self.now,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Commits an object. The outer error is final, the inner one is the store's answer.
+    pub async fn put(
+        &self,
+        key: &Key,
+        expect: Expect,
+        object: &Value,
+        class: Class,
+    ) -> Result<Result<(Bytes, Revision), StoreError>, Status> {
+        let core = self.server.core();
+        let sealed = core
+            .codec
+            .seal(&self.def, key, object)
+            .map_err(Status::internal)?;
+        let plain = sealed.plain.clone();
+        let mutation = Mutation {
+            key: key.clone(),
+            expect,
+            change: Change::Put(sealed.value),
+            class,
+            attachment: Some(sealed.attachment),
+        };
+        Ok(core
+            .store
+            .commit(mutation)
+            .await
+            .map(|revision| (splice(&plain, revision), revision)))
+    }
+
+    /// Deletes for good.
+    pub async fn remove(
+        &self,
+        key: &Key,
+        expect: Expect,
+        object: &Value,
+    ) -> Result<Result<Revision, StoreError>, Status> {
+        let mutation = Mutation {
+            key: key.clone(),
+            expect,
+            change: Change::Delete,
+            class: if self.def.volatile {
+                Class::Volatile
+            } else {
+                Class::Durable
+            },
+            attachment: None,
+        };
+        let result = self.server.core().store.commit(mutation).await;
+        if result.is_ok()
+            && let Some(hook) = self.server.reserve(&self.def)
+        {
+            hook.deleted(object);
+        }
+        Ok(result)
+    }
+}
+
+/// A lost race is no error; anything else is.
+fn lost(error: StoreError) -> Result<(), Status> {
+    match error {
+        StoreError::RevisionMismatch { .. } | StoreError::KeyExists { .. } => Ok(()),
+        error => Err(store_failed(error)),
+    }
+}
+
+pub fn store_failed(error: StoreError) -> Status {
+    match error {
+        StoreError::Overloaded => {
+            let mut status = Status::new(
+                Reason::TooManyRequests,
+                "the server has received too many requests and has asked us to try again later",
+            );
+            status.details = Some(Box::new(sampan_api::status::Details {
+                retry_after_seconds: 1,
+                ..Default::default()
+            }));
+            status
+        }
+        StoreError::Unavailable => Status::new(
+            Reason::ServiceUnavailable,
+            "the store is shutting down or not started",
+        ),
+        error => Status::internal(error),
+    }
+}
+
+/// Nothing holds the object any more: deletion was asked for, the grace period is over, and the
+/// last finalizer has gone with this write.
+fn is_released(def: &ResourceDef, object: &Value, old: &Value) -> bool {
+    let grace = meta::integer(old, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
+    !meta::at(old, &["metadata", "deletionTimestamp"]).is_null()
+        && grace == 0
+        && metadata::finalizers(object).is_empty()
+        && !def.strategy.is_held(object)
+}
+
+/// What an acknowledgement of this write has to promise.
+fn class_of(def: &ResourceDef, object: &Value, old: Option<&Value>) -> Class {
+    if def.volatile || old.is_some_and(|old| def.strategy.is_renewal(object, old)) {
+        Class::Volatile
+    } else {
+        Class::Durable
+    }
+}
+
+/// Takes a member of `metadata` from the old object.
+fn keep(object: &mut Value, old: &Value, field: &str) {
+    match meta::at(old, &["metadata", field]) {
+        Value::Null => {
+            meta::remove(object, &["metadata", field]);
+        }
+        value => meta::set(object, &["metadata", field], value.clone()),
+    }
+}
+
+/// A write that changes nothing but times in `managedFields` changes nothing at all.
+fn keep_times(object: &mut Value, old: &Value) {
+    let new = meta::items(object, &["metadata", "managedFields"]);
+    let before = meta::items(old, &["metadata", "managedFields"]);
+    let timeless = |entry: &Value| {
+        let mut entry = entry.clone();
+        meta::remove(&mut entry, &["time"]);
+        entry
+    };
+    let same = new.len() == before.len()
+        && new != before
+        && new
+            .iter()
+            .zip(before)
+            .all(|(a, b)| timeless(a) == timeless(b));
+    if !same {
+        return;
+    }
+    let members = |value: &Value| {
+        let mut value = value.clone();
+        meta::remove(&mut value, &["metadata", "managedFields"]);
+        value
+    };
+    if members(object) == members(old) {
+        let before = before.to_vec();
+        meta::set(object, &["metadata", "managedFields"], before);
+    }
+}
+
+pub fn timestamp(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn generate_name(prefix: &str) -> String {
+    let mut random = rand::rng();
+    let end = prefix
+        .char_indices()
+        .map(|(at, character)| at + character.len_utf8())
+        .take_while(|end| *end <= PREFIX_MAX)
+        .last()
+        .unwrap_or(0);
+    let mut name = prefix[..end].to_owned();
+    for _ in 0..SUFFIX {
+        name.push(char::from(ALPHABET[random.random_range(0..ALPHABET.len())]));
+    }
+    name
+}
+
+/// A random (version 4) UUID.
+fn new_uid() -> String {
+    let mut bytes: [u8; 16] = rand::rng().random();
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_fit_a_label() {
+        let name = generate_name(&"x".repeat(100));
+        assert_eq!(name.len(), 63);
+        assert!(generate_name("web-").starts_with("web-"));
+        assert_ne!(generate_name("a"), generate_name("a"));
+    }
+
+    #[test]
+    fn uids_are_version_four() {
+        let uid = new_uid();
+        assert_eq!(uid.len(), 36);
+        assert_eq!(&uid[14..15], "4");
+        assert!(matches!(&uid[19..20], "8" | "9" | "a" | "b"));
+    }
+}

@@ -4,7 +4,10 @@
 //! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
 //! [`json`] are what several controllers need.
 
+mod backends;
 pub mod deployment;
+pub mod endpoints;
+pub mod endpointslice;
 #[cfg(test)]
 mod fixtures;
 pub mod json;
@@ -23,6 +26,8 @@ use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
 use deployment::DeploymentController;
+use endpoints::EndpointsController;
+use endpointslice::EndpointSliceController;
 use replicaset::PodSetController;
 use runtime::metrics::Metrics;
 use runtime::{Context, Entry, entry};
@@ -32,6 +37,8 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
+    entry::<EndpointSliceController>(),
+    entry::<EndpointsController>(),
 ];
 
 /// What controllers need to know about the cluster.

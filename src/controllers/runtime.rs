@@ -63,8 +63,9 @@ pub const fn entry<C: Controller>() -> Entry {
 }
 
 pub trait Controller: Send + Sync + Sized + 'static {
-    /// The controller's service account in `kube-system`.
     const NAME: &'static str;
+    /// The controller's service account in `kube-system`.
+    const IDENTITY: &'static str = Self::NAME;
     /// The component its events name.
     const COMPONENT: &'static str = Self::NAME;
     /// How many keys are worked on at the same time.
@@ -101,7 +102,7 @@ pub async fn run<C: Controller>(context: Arc<Context>) {
     if context.shutdown.is_triggered() {
         return;
     }
-    let client = (context.client_of)(C::NAME);
+    let client = (context.client_of)(C::IDENTITY);
     let recorder = Recorder::new(client.clone(), C::COMPONENT, "");
     let executor = Executor::new(client, context.shared.clone(), recorder, views);
     let worker = Arc::new(Worker {

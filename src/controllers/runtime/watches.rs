@@ -6,8 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sampan_client::client::resource_of;
-use sampan_client::{Change, Informers, Lister, ObjectKey, Queue, Resource};
+use sampan_client::{Change, Informers, ListParams, Lister, ObjectKey, Queue, Resource};
 
 use crate::owner;
 
@@ -85,9 +84,12 @@ impl<'a> Watches<'a> {
 
     /// Objects that are looked at, whose changes concern nobody.
     pub fn reads<K: Resource>(&mut self) -> Lister<K> {
-        let lister = self.informers.lister::<K>();
-        let resource = resource_of::<K>();
-        debug_assert_eq!(resource.resource, K::URL_PATH_SEGMENT);
+        self.reads_with(ListParams::default())
+    }
+
+    /// Like [`Watches::reads`], of a selection of the objects.
+    pub fn reads_with<K: Resource>(&mut self, params: ListParams) -> Lister<K> {
+        let lister = self.informers.lister_with::<K>(None, params);
         self.views.0.insert(
             (K::GROUP, K::URL_PATH_SEGMENT),
             Arc::new(lister.clone()) as Arc<dyn View>,
@@ -110,7 +112,16 @@ impl<'a> Watches<'a> {
         &mut self,
         map: impl Fn(&Change<K>) -> Vec<ObjectKey> + Send + Sync + 'static,
     ) -> Lister<K> {
-        let lister = self.reads::<K>();
+        self.mapped_with(ListParams::default(), map)
+    }
+
+    /// Like [`Watches::mapped`], of a selection of the objects.
+    pub fn mapped_with<K: Resource>(
+        &mut self,
+        params: ListParams,
+        map: impl Fn(&Change<K>) -> Vec<ObjectKey> + Send + Sync + 'static,
+    ) -> Lister<K> {
+        let lister = self.reads_with::<K>(params);
         let queue = self.queue.clone();
         lister.on_change(move |change| {
             for key in map(change) {

@@ -9,6 +9,7 @@
 pub mod cache;
 pub mod call;
 pub mod codec;
+pub mod expiry;
 pub mod filter;
 pub mod hooks;
 pub mod managed;

@@ -876,3 +876,33 @@ async fn every_row_can_be_listed_and_watched() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_expire() {
+    use sampan_util::shutdown::Shutdown;
+    use std::time::Duration;
+    let bed = bed();
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    bed.create("v1/events", "default", event).await.unwrap();
+    let core = bed.server.core().clone();
+    let def = core.row("", "events").unwrap();
+    let shutdown = Shutdown::new();
+    let hour = Duration::from_secs(3_600);
+    tokio::spawn(super::expiry::run(core, def, hour, shutdown.clone()));
+    tokio::time::sleep(Duration::from_secs(3_500)).await;
+    assert!(bed.get("v1/events", "default", "e").await.is_ok());
+    bed.patch("v1/events", "default", "e", json!({"count": 2}))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(3_500)).await;
+    assert!(
+        bed.get("v1/events", "default", "e").await.is_ok(),
+        "a write starts the time anew"
+    );
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    // The deletion itself takes real time in the writer's thread.
+    while bed.get("v1/events", "default", "e").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shutdown.trigger();
+}

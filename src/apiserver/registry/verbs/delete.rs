@@ -176,8 +176,8 @@ pub async fn delete(
 
 /// What a deletion has to do with the object as it is.
 enum Step {
-    /// It is on its way already.
-    Nothing,
+    /// Its grace period runs already.
+    Pending,
     Mark(Value),
     Remove,
 }
@@ -202,11 +202,12 @@ async fn delete_once(
     };
     let dry = call.options.is_dry_run();
     match plan(call, &old, options) {
-        Step::Nothing => Ok(Some(Deleted {
+        Step::Pending => Ok(Some(Deleted {
             gone: false,
             uid: uid.clone(),
             object: shows.then(|| current.bytes.clone()),
         })),
+        Step::Mark(object) if object == old => done(false, current.bytes.clone()),
         Step::Mark(object) if dry => done(false, codec::render(&object, current.revision)?),
         Step::Mark(object) => {
             let written = call
@@ -259,7 +260,7 @@ fn plan(call: &Call, old: &Value, options: &mut DeleteOptions) -> Step {
     }
     let mut object = old.clone();
     let graceful = match grace(call, &mut object, options) {
-        Graceful::Pending => return Step::Nothing,
+        Graceful::Pending => return Step::Pending,
         Graceful::No => false,
         Graceful::Yes => true,
     };
@@ -279,9 +280,6 @@ fn plan(call: &Call, old: &Value, options: &mut DeleteOptions) -> Step {
         return Step::Remove;
     }
     mark(call, &mut object);
-    if object == *old {
-        return Step::Nothing;
-    }
     Step::Mark(object)
 }
 

@@ -13,7 +13,8 @@ use crate::strategy::{self, Context, Grace, NameRule, Strategy};
 mod certificates;
 mod lease;
 mod namespace;
-mod pod;
+pub mod pod;
+pub mod service;
 mod storage;
 mod workload;
 
@@ -216,7 +217,7 @@ const KINDS: &[(&str, &str, &Kind)] = &[
         &workload::REPLICATION_CONTROLLER,
     ),
     ("", "ResourceQuota", &Kind::SHOWS_DELETED),
-    ("", "Service", &workload::SERVICE),
+    ("", "Service", &service::SERVICE),
     ("", "ServiceAccount", &workload::SERVICE_ACCOUNT),
     (
         "admissionregistration.k8s.io",

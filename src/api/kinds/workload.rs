@@ -1,21 +1,14 @@
-//! Nodes, services, and everything that makes pods.
+//! Nodes, and everything that makes pods.
 
 use serde_json::{Value, json};
 
 use super::Kind;
 use crate::meta::{self, at, boolean, default, integer, text};
-use crate::strategy::{self, NameRule};
+use crate::strategy;
 
 pub(super) const NODE: Kind = Kind {
     // A node is created together with its status.
     prepare_create: |_, _| {},
-    ..Kind::DEFAULT
-};
-
-pub(super) const SERVICE: Kind = Kind {
-    names: NameRule::Label,
-    creates_on_update: true,
-    shows_deleted: true,
     ..Kind::DEFAULT
 };
 

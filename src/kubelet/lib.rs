@@ -1,12 +1,14 @@
 //! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.
 
 pub mod backoff;
+pub mod config;
 pub mod env;
 pub mod expand;
 pub mod fields;
 pub mod hosts;
 pub mod inotify;
 pub mod lookup;
+pub mod observe;
 pub mod plan;
 pub mod pod;
 pub mod qos;

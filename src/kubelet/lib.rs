@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod config;
+pub mod dirs;
 pub mod env;
 pub mod expand;
 pub mod fields;
@@ -16,6 +17,7 @@ pub mod resolv;
 pub mod runtime;
 pub mod state;
 pub mod status;
+pub mod volumes;
 
 #[cfg(test)]
 mod fixture;

@@ -5,6 +5,7 @@
 //! [`json`] are what several controllers need.
 
 mod backends;
+pub mod csr;
 pub mod deployment;
 pub mod endpoints;
 pub mod endpointslice;
@@ -34,6 +35,7 @@ use runtime::{Context, Entry, entry};
 
 /// Every controller, in the order in which they start.
 pub const CONTROLLERS: &[Entry] = &[
+    entry::<csr::CertificateController>(),
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
@@ -46,6 +48,8 @@ pub const CONTROLLERS: &[Entry] = &[
 pub struct Settings {
     /// Names of controllers that are not to run.
     pub disabled: Vec<String>,
+    /// What certificate signing requests are signed with.
+    pub authorities: Option<csr::Authorities>,
 }
 
 /// Runs all controllers until shutdown. `shared` (system:kube-controller-manager) reads for all;

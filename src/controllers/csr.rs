@@ -1,0 +1,286 @@
+//! Certificate signing requests: approves those that nodes may make, signs the approved ones,
+//! removes old ones.
+//!
+//! Watches requests and Nodes (whose addresses a serving certificate may name); writes the
+//! requests' approval and status. Signing takes the cluster's authorities from
+//! [`Settings`](crate::Settings); without them nothing is signed.
+//! Upstream counterpart: `pkg/controller/certificates`.
+
+mod approve;
+mod clean;
+mod sign;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sampan_client::{Change, Lister, ObjectKey};
+use sampan_pki::{Authority, CertificateRequest};
+use serde_json::json;
+
+use crate::Settings;
+use crate::json;
+use crate::runtime::{Action, Controller, Form, Plan, Watches};
+
+/// The authorities that sign requests.
+#[derive(Debug, Clone)]
+pub struct Authorities {
+    /// For certificates that the API server accepts from clients.
+    pub client: Arc<Authority>,
+    /// For certificates that servers show.
+    pub serving: Arc<Authority>,
+}
+
+/// The Kubernetes signers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signer {
+    ApiServerClient,
+    KubeletClient,
+    KubeletServing,
+    LegacyUnknown,
+}
+
+impl Signer {
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "kubernetes.io/kube-apiserver-client" => Self::ApiServerClient,
+            "kubernetes.io/kube-apiserver-client-kubelet" => Self::KubeletClient,
+            "kubernetes.io/kubelet-serving" => Self::KubeletServing,
+            "kubernetes.io/legacy-unknown" => Self::LegacyUnknown,
+            _ => return None,
+        })
+    }
+
+    fn authority(self, authorities: &Authorities) -> &Authority {
+        match self {
+            Self::ApiServerClient | Self::KubeletClient => &authorities.client,
+            Self::KubeletServing | Self::LegacyUnknown => &authorities.serving,
+        }
+    }
+}
+
+pub struct CertificateController {
+    requests: Lister<CertificateSigningRequest>,
+    nodes: Lister<Node>,
+    authorities: Option<Authorities>,
+}
+
+pub struct Observed {
+    request: Arc<CertificateSigningRequest>,
+    /// The Node that a serving certificate is for, if it is there.
+    node: Option<Arc<Node>>,
+    /// Addresses of the other Nodes.
+    foreign: HashSet<IpAddr>,
+    authorities: Option<Authorities>,
+}
+
+impl Controller for CertificateController {
+    const NAME: &'static str = "certificate-controller";
+
+    type Observed = Observed;
+
+    fn new(watches: &mut Watches<'_>, settings: &Settings) -> Self {
+        let requests = watches.primary::<CertificateSigningRequest>();
+        let known = requests.clone();
+        let nodes = watches.mapped(move |change: &Change<Node>| waiting_for(&known, change));
+        Self {
+            requests,
+            nodes,
+            authorities: settings.authorities.clone(),
+        }
+    }
+
+    fn observe(&self, key: &ObjectKey) -> Option<Observed> {
+        let request = self.requests.get_key(key)?;
+        let mut observed = Observed {
+            node: None,
+            foreign: HashSet::new(),
+            authorities: self.authorities.clone(),
+            request,
+        };
+        if observed.is_pending_for(Signer::KubeletServing) {
+            let name = approve::node_name(&observed.request).unwrap_or_default();
+            for node in self.nodes.list(None) {
+                if node.metadata.name.as_deref() == Some(name) {
+                    observed.node = Some(node);
+                } else {
+                    observed.foreign.extend(approve::node_ips(&node));
+                }
+            }
+        }
+        Some(observed)
+    }
+
+    fn reconcile(observed: &Observed, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let request = &*observed.request;
+        match clean::fate(request, now) {
+            clean::Fate::Remove => {
+                plan.push(Action::delete(request));
+                return plan;
+            }
+            clean::Fate::KeepFor(time) => plan.requeue_within(time),
+            clean::Fate::Keep => {}
+        }
+        let Some(signer) = Signer::from_name(&request.spec.signer_name) else {
+            return plan;
+        };
+        let content = match parse(request) {
+            Ok(content) => content,
+            Err(error) => {
+                tracing::debug!(%error, "a certificate signing request cannot be read");
+                return plan;
+            }
+        };
+        if observed.is_pending() {
+            if let Some(message) = approve::judge(observed, signer, &content) {
+                plan.push(approval(request, message, now));
+            }
+        } else if let Some(authorities) = observed
+            .authorities
+            .as_ref()
+            .filter(|_| observed.awaits_signature())
+        {
+            plan.push(signature(request, signer, &content, authorities, now));
+        }
+        plan
+    }
+}
+
+impl Observed {
+    fn is_pending(&self) -> bool {
+        !has(&self.request, "Approved")
+            && !has(&self.request, "Denied")
+            && !is_issued(&self.request)
+    }
+
+    fn is_pending_for(&self, signer: Signer) -> bool {
+        self.is_pending() && Signer::from_name(&self.request.spec.signer_name) == Some(signer)
+    }
+
+    fn awaits_signature(&self) -> bool {
+        has(&self.request, "Approved")
+            && !has(&self.request, "Denied")
+            && !has(&self.request, "Failed")
+            && !is_issued(&self.request)
+    }
+}
+
+/// The pending serving requests of a Node that changed.
+fn waiting_for(
+    requests: &Lister<CertificateSigningRequest>,
+    change: &Change<Node>,
+) -> Vec<ObjectKey> {
+    let name = change.object().metadata.name.as_deref();
+    let ips = |node: &Node| approve::node_ips(node).collect::<Vec<_>>();
+    if let Change::Applied {
+        old: Some(old),
+        new,
+    } = change
+        && ips(old) == ips(new)
+    {
+        return Vec::new();
+    }
+    let all = requests.list(None);
+    let waiting = all
+        .iter()
+        .filter(|request| !is_issued(request) && approve::node_name(request) == name);
+    waiting
+        .map(|request| ObjectKey::of(&request.metadata))
+        .collect()
+}
+
+fn parse(request: &CertificateSigningRequest) -> Result<CertificateRequest, sampan_pki::Error> {
+    CertificateRequest::from_pem(&String::from_utf8_lossy(&request.spec.request.0))
+}
+
+fn conditions(
+    request: &CertificateSigningRequest,
+) -> impl Iterator<Item = &CertificateSigningRequestCondition> {
+    let conditions = request
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten()
+}
+
+fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
+    conditions(request).any(|condition| condition.type_ == kind)
+}
+
+fn is_issued(request: &CertificateSigningRequest) -> bool {
+    let certificate = request
+        .status
+        .as_ref()
+        .and_then(|status| status.certificate.as_ref());
+    certificate.is_some_and(|certificate| !certificate.0.is_empty())
+}
+
+// === what is written ===
+
+fn approval(request: &CertificateSigningRequest, message: &str, now: Timestamp) -> Action {
+    write_condition(
+        request,
+        "approval",
+        ("Approved", "AutoApproved", message),
+        now,
+    )
+}
+
+fn signature(
+    request: &CertificateSigningRequest,
+    signer: Signer,
+    content: &CertificateRequest,
+    authorities: &Authorities,
+    now: Timestamp,
+) -> Action {
+    let usages = request.spec.usages.as_deref().unwrap_or_default();
+    let signed = sign::check(signer, content, usages)
+        .and_then(|()| sign::sign(signer.authority(authorities), content, &request.spec, now));
+    match signed {
+        Ok(certificate) => {
+            let status = CertificateSigningRequestStatus {
+                certificate: Some(k8s_openapi::ByteString(certificate.into_bytes())),
+                conditions: None,
+            };
+            let key = ObjectKey::of(&request.metadata);
+            let change = json!({"status": json::to_value(&status)});
+            Action::write_status::<CertificateSigningRequest>(&key, Form::Put, change)
+        }
+        Err(message) => write_condition(
+            request,
+            "status",
+            ("Failed", "SignerValidationFailure", &message),
+            now,
+        ),
+    }
+}
+
+fn write_condition(
+    request: &CertificateSigningRequest,
+    subresource: &'static str,
+    (kind, reason, message): (&str, &str, &str),
+    now: Timestamp,
+) -> Action {
+    let mut all: Vec<_> = conditions(request).cloned().collect();
+    all.push(CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_update_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    });
+    let key = ObjectKey::of(&request.metadata);
+    let change = json!({"status": {"conditions": json::to_value(&all)}});
+    Action::write_subresource::<CertificateSigningRequest>(&key, subresource, Form::Put, change)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Which requests are approved without a person.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use sampan_api::user::well_known::{NODE_USER_PREFIX, NODES};
+use sampan_pki::CertificateRequest;
+
+use super::sign::{check_kubelet_client, check_kubelet_serving};
+use super::{Observed, Signer};
+
+/// Machines that hold the node token and nothing else yet.
+const BOOTSTRAPPERS: &str = "system:bootstrappers";
+/// Users as which the parts of an agent act, beside the kubelet.
+const AGENT_USERS: &[&str] = &["system:kube-proxy"];
+
+struct Rule {
+    signer: Signer,
+    allows: fn(&Observed, &CertificateRequest) -> bool,
+    message: &'static str,
+}
+
+/// The first rule that allows a request approves it with its message.
+const RULES: &[Rule] = &[
+    Rule {
+        signer: Signer::KubeletClient,
+        allows: |observed, content| {
+            is_kubelet_client(observed, content)
+                && observed.comes_from(NODES)
+                && observed.is_about_itself(content)
+        },
+        message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
+    },
+    Rule {
+        signer: Signer::KubeletClient,
+        allows: |observed, content| {
+            is_kubelet_client(observed, content) && observed.comes_from(BOOTSTRAPPERS)
+        },
+        message: "Auto approving kubelet client certificate after SubjectAccessReview.",
+    },
+    Rule {
+        signer: Signer::KubeletServing,
+        allows: |observed, content| {
+            check_kubelet_serving(content, observed.usages()).is_ok()
+                && observed.comes_from(NODES)
+                && observed.is_about_itself(content)
+                && names_only_the_node(observed, content)
+        },
+        message: "Auto approving kubelet serving certificate for the node's own names and addresses.",
+    },
+    Rule {
+        signer: Signer::ApiServerClient,
+        allows: |observed, content| {
+            is_agent_user(content)
+                && (observed.comes_from(NODES) || observed.comes_from(BOOTSTRAPPERS))
+        },
+        message: "Auto approving client certificate of a node agent.",
+    },
+];
+
+/// The message of the rule that allows the request.
+pub(super) fn judge(
+    observed: &Observed,
+    signer: Signer,
+    content: &CertificateRequest,
+) -> Option<&'static str> {
+    let mut rules = RULES.iter().filter(|rule| rule.signer == signer);
+    rules
+        .find(|rule| (rule.allows)(observed, content))
+        .map(|rule| rule.message)
+}
+
+impl Observed {
+    fn usages(&self) -> &[String] {
+        self.request.spec.usages.as_deref().unwrap_or_default()
+    }
+
+    fn comes_from(&self, group: &str) -> bool {
+        self.request
+            .spec
+            .groups
+            .iter()
+            .flatten()
+            .any(|each| each == group)
+    }
+
+    fn is_about_itself(&self, content: &CertificateRequest) -> bool {
+        self.request.spec.username.as_deref() == Some(&content.common_name)
+    }
+}
+
+fn is_kubelet_client(observed: &Observed, content: &CertificateRequest) -> bool {
+    check_kubelet_client(content, observed.usages()).is_ok()
+}
+
+fn is_agent_user(content: &CertificateRequest) -> bool {
+    AGENT_USERS.contains(&content.common_name.as_str())
+        && content.organizations.is_empty()
+        && content.dns_names.is_empty()
+        && content.ips.is_empty()
+        && content.emails.is_empty()
+        && content.uris.is_empty()
+}
+
+/// A node says itself which addresses it has; so it must at least not name those of others.
+/// Before its Node object has addresses only that is checked.
+fn names_only_the_node(observed: &Observed, content: &CertificateRequest) -> bool {
+    let node = observed.node.as_deref();
+    let own_name = content
+        .common_name
+        .strip_prefix(NODE_USER_PREFIX)
+        .unwrap_or_default();
+    let own_names: Vec<&str> = node.into_iter().flat_map(node_names).collect();
+    let own_ips: Vec<IpAddr> = node.into_iter().flat_map(node_ips).collect();
+    let names = content
+        .dns_names
+        .iter()
+        .all(|name| name == own_name || own_names.contains(&name.as_str()));
+    let own = |ip: &IpAddr| own_ips.is_empty() || own_ips.contains(ip);
+    names
+        && content
+            .ips
+            .iter()
+            .all(|ip| own(ip) && !observed.foreign.contains(ip))
+}
+
+/// The node whose user made the request.
+pub(super) fn node_name(request: &CertificateSigningRequest) -> Option<&str> {
+    request
+        .spec
+        .username
+        .as_deref()?
+        .strip_prefix(NODE_USER_PREFIX)
+}
+
+fn addresses<'a>(node: &'a Node) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let addresses = node
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.as_ref());
+    addresses
+        .into_iter()
+        .flatten()
+        .map(|each| (each.type_.as_str(), each.address.as_str()))
+}
+
+fn node_names(node: &Node) -> impl Iterator<Item = &str> {
+    let names = |kind: &str| matches!(kind, "Hostname" | "InternalDNS" | "ExternalDNS");
+    addresses(node)
+        .filter(move |(kind, _)| names(kind))
+        .map(|(_, address)| address)
+}
+
+pub(super) fn node_ips(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let ips = |kind: &str| matches!(kind, "InternalIP" | "ExternalIP");
+    addresses(node)
+        .filter(move |(kind, _)| ips(kind))
+        .filter_map(|(_, address)| address.parse().ok())
+}

@@ -1,0 +1,273 @@
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sampan_pki::{CertificateInfo, PrivateKey, RequestSpec};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::{at, object};
+
+const CLIENT: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
+const SERVER: [&str; 2] = ["digital signature", "server auth"];
+
+fn node_subject(name: &str) -> RequestSpec {
+    RequestSpec {
+        common_name: format!("system:node:{name}"),
+        organizations: vec!["system:nodes".to_owned()],
+        ..RequestSpec::default()
+    }
+}
+
+fn serving(name: &str, ip: &str) -> RequestSpec {
+    RequestSpec {
+        dns_names: vec![name.to_owned()],
+        ips: vec![ip.parse().unwrap()],
+        ..node_subject(name)
+    }
+}
+
+/// A request of `user` in `group`, made at second 0.
+fn request(subject: &RequestSpec, signer: &str, usages: &[&str], user: &str, group: &str) -> Value {
+    let pem = subject.encode(&PrivateKey::generate().unwrap()).unwrap();
+    json!({
+        "metadata": {"name": "csr", "uid": "u", "creationTimestamp": "1970-01-01T00:00:00Z"},
+        "spec": {
+            "request": STANDARD.encode(pem), "signerName": format!("kubernetes.io/{signer}"),
+            "usages": usages, "username": user, "groups": [group],
+        },
+    })
+}
+
+fn observed(request: Value) -> Observed {
+    let authority = || Arc::new(Authority::create("ca", SystemTime::UNIX_EPOCH).unwrap());
+    Observed {
+        request: Arc::new(object(request)),
+        node: None,
+        foreign: HashSet::new(),
+        authorities: Some(Authorities {
+            client: authority(),
+            serving: authority(),
+        }),
+    }
+}
+
+fn node(ip: &str) -> Option<Arc<Node>> {
+    let addresses =
+        json!([{"type": "InternalIP", "address": ip}, {"type": "Hostname", "address": "host-a"}]);
+    Some(Arc::new(object(
+        json!({"metadata": {"name": "a"}, "status": {"addresses": addresses}}),
+    )))
+}
+
+/// The written condition's type, if one is written.
+fn written(plan: &Plan) -> Option<String> {
+    let Some(Action::Write { target, change, .. }) = plan.actions.first().map(|step| &step.action)
+    else {
+        return None;
+    };
+    let condition = change["status"]["conditions"].as_array()?.last()?;
+    let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    Some(format!(
+        "{} {} {}: {}",
+        target.subresource.clone()?,
+        text("type"),
+        text("reason"),
+        text("message")
+    ))
+}
+
+fn approved(observed: &Observed) -> bool {
+    written(&CertificateController::reconcile(observed, at(10)))
+        .is_some_and(|text| text.starts_with("approval Approved AutoApproved"))
+}
+
+#[test]
+fn who_may_have_a_kubelet_client_certificate() {
+    let ask = |subject: &RequestSpec, usages: &[&str], user: &str, group: &str| {
+        approved(&observed(request(
+            subject,
+            "kube-apiserver-client-kubelet",
+            usages,
+            user,
+            group,
+        )))
+    };
+    let subject = node_subject("a");
+    assert!(ask(&subject, &CLIENT, "bootstrap", "system:bootstrappers"));
+    assert!(ask(&subject, &CLIENT, "system:node:a", "system:nodes"));
+    assert!(
+        !ask(&subject, &CLIENT, "system:node:b", "system:nodes"),
+        "another node"
+    );
+    assert!(!ask(&subject, &CLIENT, "jane", "developers"));
+    assert!(!ask(&subject, &SERVER, "bootstrap", "system:bootstrappers"));
+    let masters = RequestSpec {
+        organizations: vec!["system:masters".to_owned()],
+        ..node_subject("a")
+    };
+    assert!(!ask(&masters, &CLIENT, "bootstrap", "system:bootstrappers"));
+    assert!(!ask(
+        &serving("a", "10.0.0.1"),
+        &CLIENT,
+        "bootstrap",
+        "system:bootstrappers"
+    ));
+}
+
+#[test]
+fn who_may_have_a_serving_certificate() {
+    let ask = |subject: &RequestSpec, user: &str, change: fn(&mut Observed)| {
+        let mut observed = observed(request(
+            subject,
+            "kubelet-serving",
+            &SERVER,
+            user,
+            "system:nodes",
+        ));
+        change(&mut observed);
+        approved(&observed)
+    };
+    let subject = serving("a", "10.0.0.1");
+    assert!(
+        ask(&subject, "system:node:a", |_| {}),
+        "the Node may be missing yet"
+    );
+    assert!(ask(&subject, "system:node:a", |seen| seen.node =
+        node("10.0.0.1")));
+    assert!(!ask(&subject, "system:node:a", |seen| seen.node =
+        node("10.0.0.2")));
+    assert!(!ask(&subject, "system:node:a", |seen| seen
+        .foreign
+        .extend(["10.0.0.1".parse::<IpAddr>().unwrap()])));
+    assert!(!ask(&subject, "system:node:b", |_| {}));
+    let other_name = RequestSpec {
+        dns_names: vec!["kubernetes".to_owned()],
+        ..subject.clone()
+    };
+    assert!(!ask(&other_name, "system:node:a", |_| {}));
+    let host_name = RequestSpec {
+        dns_names: vec!["host-a".to_owned()],
+        ..subject
+    };
+    assert!(ask(&host_name, "system:node:a", |seen| seen.node =
+        node("10.0.0.1")));
+}
+
+#[test]
+fn who_may_have_another_client_certificate() {
+    let named = |name: &str| RequestSpec {
+        common_name: name.to_owned(),
+        ..RequestSpec::default()
+    };
+    let ask = |subject: &RequestSpec, group: &str| {
+        approved(&observed(request(
+            subject,
+            "kube-apiserver-client",
+            &CLIENT,
+            "someone",
+            group,
+        )))
+    };
+    assert!(ask(&named("system:kube-proxy"), "system:bootstrappers"));
+    assert!(ask(&named("system:kube-proxy"), "system:nodes"));
+    assert!(!ask(&named("system:kube-proxy"), "developers"));
+    assert!(!ask(&named("admin"), "system:nodes"));
+    let mut more = named("system:kube-proxy");
+    more.organizations = vec!["system:masters".to_owned()];
+    assert!(!ask(&more, "system:nodes"));
+}
+
+fn decided(mut request: Value, kind: &str, at: &str) -> Value {
+    request["status"] =
+        json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": at}]});
+    request
+}
+
+#[test]
+fn an_approved_request_is_signed_for_its_time() {
+    let mut asked = request(
+        &node_subject("a"),
+        "kube-apiserver-client-kubelet",
+        &CLIENT,
+        "x",
+        "y",
+    );
+    asked["spec"]["expirationSeconds"] = json!(7200);
+    let observed = observed(decided(asked, "Approved", "1970-01-01T00:00:00Z"));
+    let plan = CertificateController::reconcile(&observed, at(1000));
+    let Action::Write { change, target, .. } = &plan.actions[0].action else {
+        panic!("{plan}")
+    };
+    assert_eq!(target.subresource.as_deref(), Some("status"));
+    let pem = STANDARD
+        .decode(change["status"]["certificate"].as_str().unwrap())
+        .unwrap();
+    let info = CertificateInfo::from_pem(&String::from_utf8(pem).unwrap()).unwrap();
+    assert_eq!(info.common_name, "system:node:a");
+    assert_eq!(
+        info.not_after,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(8200)
+    );
+}
+
+#[test]
+fn an_unfit_request_fails_even_when_approved() {
+    let asked = request(&node_subject("a"), "kubelet-serving", &SERVER, "x", "y");
+    let observed = observed(decided(asked, "Approved", "1970-01-01T00:00:00Z"));
+    assert_eq!(
+        written(&CertificateController::reconcile(&observed, at(1))).unwrap(),
+        "status Failed SignerValidationFailure: DNS or IP subjectAltName is required"
+    );
+}
+
+#[test]
+fn denied_and_unknown_requests_are_left_alone() {
+    let asked = request(
+        &node_subject("a"),
+        "kube-apiserver-client-kubelet",
+        &CLIENT,
+        "b",
+        "system:bootstrappers",
+    );
+    let denied = observed(decided(asked, "Denied", "1970-01-01T00:00:00Z"));
+    assert!(CertificateController::reconcile(&denied, at(1)).is_nothing());
+    let mut foreign = request(
+        &node_subject("a"),
+        "x",
+        &CLIENT,
+        "b",
+        "system:bootstrappers",
+    );
+    foreign["spec"]["signerName"] = json!("example.com/signer");
+    assert!(CertificateController::reconcile(&observed(foreign), at(1)).is_nothing());
+}
+
+#[test]
+fn old_requests_go() {
+    let asked = || {
+        request(
+            &node_subject("a"),
+            "kube-apiserver-client-kubelet",
+            &CLIENT,
+            "x",
+            "y",
+        )
+    };
+    let fate = |request: Value, now: i64| clean::fate(&object(request), at(now));
+    assert_eq!(
+        fate(asked(), 3600),
+        clean::Fate::KeepFor(Duration::from_secs(23 * 3600))
+    );
+    assert_eq!(fate(asked(), 24 * 3600), clean::Fate::Remove);
+    let denied = decided(asked(), "Denied", "1970-01-01T01:00:00Z");
+    assert_eq!(
+        fate(denied.clone(), 5400),
+        clean::Fate::KeepFor(Duration::from_secs(1800))
+    );
+    assert_eq!(fate(denied, 7200), clean::Fate::Remove);
+    let plan = CertificateController::reconcile(&observed(asked()), at(90_000));
+    assert_eq!(plan.lines(), ["delete certificatesigningrequests csr"]);
+}

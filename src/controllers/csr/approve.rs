@@ -134,7 +134,7 @@ pub(super) fn node_name(request: &CertificateSigningRequest) -> Option<&str> {
         .strip_prefix(NODE_USER_PREFIX)
 }
 
-fn addresses<'a>(node: &'a Node) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn addresses(node: &Node) -> impl Iterator<Item = (&str, &str)> {
     let addresses = node
         .status
         .as_ref()

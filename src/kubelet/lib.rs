@@ -1,6 +1,7 @@
 //! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.
 
 pub mod backoff;
+pub mod cgroup;
 pub mod config;
 pub mod dirs;
 pub mod env;
@@ -9,6 +10,7 @@ pub mod fields;
 pub mod hosts;
 pub mod inotify;
 pub mod lookup;
+pub mod machine;
 pub mod observe;
 pub mod plan;
 pub mod pod;

@@ -52,6 +52,13 @@ impl RuntimeSettings {
         }
     }
 
+    /// Sockets have short names only, so they cannot lie below a data directory of any length. Gone after a reboot.
+    pub fn state_dir(&self) -> PathBuf {
+        let digest = oci::digest(self.agent_dir.as_os_str().as_encoded_bytes());
+        let hex = digest.trim_start_matches("sha256:");
+        Path::new("/run/sampan").join(&hex[..12])
+    }
+
     pub fn images_dir(&self) -> PathBuf {
         self.agent_dir.join("images")
     }
@@ -288,7 +295,7 @@ impl Plan {
         let own = settings.agent_dir.join("bin");
         let path = std::env::var("PATH").unwrap_or_default();
         let binaries = binaries::find(&own, &path)?;
-        let state = state_dir(&settings.agent_dir);
+        let state = settings.state_dir();
         let socket = state.join("containerd.sock");
         let root = home.join("root");
         let registry = home.join("certs.d");
@@ -390,13 +397,6 @@ impl Plan {
             log: self.launch.log.clone(),
         }
     }
-}
-
-/// Sockets have short names only, so they cannot lie below a data directory of any length.
-fn state_dir(agent_dir: &Path) -> PathBuf {
-    let digest = oci::digest(agent_dir.as_os_str().as_encoded_bytes());
-    let hex = digest.trim_start_matches("sha256:");
-    Path::new("/run/sampan").join(&hex[..12])
 }
 
 fn make_private(folder: &Path) -> Result<(), Error> {

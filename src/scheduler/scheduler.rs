@@ -114,6 +114,11 @@ fn forward<K: sampan_client::Resource>(
     });
 }
 
+/// By tokio's clock, which tests stop.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 struct Scheduler {
     snapshot: Snapshot,
     queue: Queue,
@@ -162,7 +167,7 @@ impl Scheduler {
     }
 
     fn notice(&mut self, event: &Event<'_>) {
-        self.queue.notice(event, &self.snapshot, Instant::now());
+        self.queue.notice(event, &self.snapshot, now());
     }
 
     // === changes ===
@@ -179,7 +184,7 @@ impl Scheduler {
             Some(old) if old.schedules_differently(new) => Event::NodeChanged { old, new },
             Some(_) => return,
         };
-        self.queue.notice(&event, &self.snapshot, Instant::now());
+        self.queue.notice(&event, &self.snapshot, now());
     }
 
     fn pod_applied(&mut self, pod: &Pod) {
@@ -236,7 +241,7 @@ impl Scheduler {
             Some(node) => self.snapshot.nominate(info.clone(), node),
             None => self.snapshot.clear_nomination(&info.uid),
         }
-        self.queue.update(info, Instant::now());
+        self.queue.update(info, now());
     }
 
     fn pod_gone(&mut self, uid: &str) {
@@ -252,7 +257,7 @@ impl Scheduler {
 
     /// Returns whether there was a pod to decide.
     fn decide_one(&mut self) -> bool {
-        let Some(waiting) = self.queue.pop(Instant::now()) else {
+        let Some(waiting) = self.queue.pop(now()) else {
             return false;
         };
         let pod = waiting.pod.clone();
@@ -317,7 +322,7 @@ impl Scheduler {
             },
         );
         self.queue
-            .refuse(waiting, diagnosis.refused_by, Instant::now());
+            .refuse(waiting, diagnosis.refused_by, now());
         if nominate.is_empty() {
             self.snapshot.clear_nomination(&pod.uid);
         }
@@ -387,6 +392,9 @@ impl Scheduler {
                 waiting.pod = Arc::new(newest);
             }
         }
-        self.queue.retry(waiting, Instant::now());
+        self.queue.retry(waiting, now());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -134,7 +134,12 @@ impl Store {
             (Verb::Create, Body::Object(object)) if target.subresource.is_none() => {
                 self.create(&target, object)
             }
-            // Bindings, evictions, tokens: accepted, without effect.
+            (Verb::Create, Body::Object(binding))
+                if target.subresource.as_deref() == Some("binding") =>
+            {
+                self.bind(&target, &binding)
+            }
+            // Evictions, tokens: accepted, without effect.
             (Verb::Create, Body::Object(object)) => Ok(object),
             (Verb::Update, Body::Object(object)) => self.update(&target, object),
             (Verb::Patch, Body::Patch(kind, patch)) => self.patch(&target, kind, patch),
@@ -176,6 +181,18 @@ impl Store {
             object["metadata"]["namespace"] = json!(namespace);
         }
         Ok(self.put(key, object, EventKind::Added))
+    }
+
+    fn bind(&mut self, target: &Target, binding: &Value) -> Result<Value, Status> {
+        let old = self.current(target)?.clone();
+        self.check_version(target, &old, binding)?;
+        if !text(&old, "/spec/nodeName").is_empty() {
+            return Err(self.conflict(target));
+        }
+        let mut object = old.clone();
+        object["spec"]["nodeName"] = binding["target"]["name"].clone();
+        self.write(target, &old, object)?;
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
     }
 
     fn update(&mut self, target: &Target, object: Value) -> Result<Value, Status> {

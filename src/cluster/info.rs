@@ -23,6 +23,8 @@ pub struct ClusterInfo {
     pub service_cidrs: Vec<String>,
     pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
+    /// Signs the client certificates that may talk to kubelets (PEM).
+    pub client_authority: String,
 }
 
 #[derive(Debug, thiserror::Error)]

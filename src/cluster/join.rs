@@ -14,7 +14,6 @@ use crate::identity::{self, CertificateSpec, IdentityError};
 
 const USER_AGENT: &str = concat!("sampan-agent/", env!("CARGO_PKG_VERSION"));
 const AUTHORITY_FILE: &str = "server-ca.crt";
-const CLIENT_AUTHORITY_FILE: &str = "client-ca.crt";
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +52,6 @@ pub struct Newcomer {
 pub struct Membership {
     pub server: String,
     pub authority_pem: String,
-    /// Signs the client certificates that may talk to this node's kubelet.
-    pub client_authority_pem: String,
     pub kubelet: HttpsTransport,
     pub proxy: HttpsTransport,
     pub serving: Identity,
@@ -64,7 +61,6 @@ impl Newcomer {
     /// Joins, or takes up the membership that is on disk. Waits for a server that is not up yet.
     pub async fn join(&self) -> Result<Membership, JoinError> {
         let authority_pem = self.authority(AUTHORITY_FILE, "/cacerts").await?;
-        let client_authority_pem = self.client_authority(&authority_pem).await?;
         let now = SystemTime::now();
         let kubelet_spec = identity::kubelet_client(&self.node_name);
         let kubelet_identity = match kubelet_spec.load(&self.dir, now)? {
@@ -83,7 +79,6 @@ impl Newcomer {
             server: self.server.clone(),
             proxy: self.transport(&authority_pem, &Credentials::Certificate(proxy))?,
             authority_pem,
-            client_authority_pem,
             kubelet,
             serving,
         })
@@ -126,16 +121,6 @@ impl Newcomer {
                 );
             }
         }
-        save(&self.dir, &kept, &pem)?;
-        Ok(pem)
-    }
-
-    async fn client_authority(&self, authority_pem: &str) -> Result<String, JoinError> {
-        let kept = self.dir.join(CLIENT_AUTHORITY_FILE);
-        if let Some(pem) = files::read_optional(&kept)? {
-            return Ok(pem);
-        }
-        let pem = self.fetch(Some(authority_pem), "/cacerts/client").await?;
         save(&self.dir, &kept, &pem)?;
         Ok(pem)
     }

@@ -445,6 +445,7 @@ fn only_an_exact_list_of_paths_is_open_to_everyone() {
         "/openid/v1/jwks",
         "/nothing",
         "/cacerts/other",
+        "/cacerts/",
     ] {
         assert_eq!(code(path), 403, "{path}");
     }

@@ -1,0 +1,81 @@
+//! What concerns the process as a whole: paths, the lock on the data directory, threads, signals.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use anyhow::Context;
+use sampan_config::Settings;
+use sampan_util::Shutdown;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Worker threads beyond this gain nothing on the machines we are made for, and each costs memory.
+const MOST_WORKERS: usize = 4;
+
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.clamp(2, MOST_WORKERS))
+        .max_blocking_threads(64)
+        .thread_keep_alive(std::time::Duration::from_secs(5))
+        .thread_name("sampan")
+        .enable_all()
+        .build()
+}
+
+/// Relative paths mean the folder that sampan was started in.
+pub(crate) fn with_absolute_paths(mut settings: Settings) -> anyhow::Result<Settings> {
+    let here = std::env::current_dir().context("the working directory cannot be read")?;
+    let absolute = |path: &Path| sampan_config::settings::absolute(path, &here);
+    settings.data_dir = absolute(&settings.data_dir);
+    settings.write_kubeconfig = absolute(&settings.write_kubeconfig);
+    Ok(settings)
+}
+
+/// Two processes on one data directory would destroy each other's work: the second one ends here.
+pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(data_dir).with_context(|| {
+        format!(
+            "cannot make the data directory {}; give another one with --data-dir",
+            data_dir.display()
+        )
+    })?;
+    let path = data_dir.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => anyhow::bail!(
+            "another sampan already runs on {}; stop it, or give another --data-dir",
+            data_dir.display()
+        ),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+/// SIGTERM and SIGINT ask for an orderly end; a second one ends at once.
+pub(crate) fn shut_down_on_signals(shutdown: &Shutdown) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        next().await;
+        tracing::info!("shutting down");
+        crate::notify::notify("STOPPING=1");
+        shutdown.trigger();
+        next().await;
+        std::process::exit(1);
+    });
+    Ok(())
+}

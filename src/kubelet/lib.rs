@@ -5,20 +5,25 @@ pub mod cgroup;
 pub mod config;
 pub mod dirs;
 pub mod env;
+pub mod events;
 pub mod expand;
 pub mod fields;
+pub mod handlers;
 pub mod hosts;
 pub mod inotify;
 pub mod lookup;
 pub mod machine;
+pub mod objects;
 pub mod observe;
 pub mod plan;
 pub mod pod;
+pub mod probes;
 pub mod qos;
 pub mod resolv;
 pub mod runtime;
 pub mod state;
 pub mod status;
+pub mod text;
 pub mod volumes;
 
 #[cfg(test)]

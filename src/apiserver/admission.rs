@@ -1,0 +1,104 @@
+//! The admission plugins that are on by default, one file each, in upstream's order.
+
+use std::sync::Arc;
+
+use sampan_api::meta::text;
+use sampan_api::{Meta, Status};
+use serde_json::Value;
+
+use crate::registry::hooks::{Admission, AdmissionRequest, Chain, Operation};
+use crate::registry::server::Core;
+
+mod certificate;
+mod default_class;
+mod default_toleration;
+mod namespace_lifecycle;
+mod node_restriction;
+mod node_taint;
+mod priority;
+mod service_account;
+
+/// All plugins. Slots of plugins that are still to come are named where they belong.
+pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>) -> Chain {
+    let plugins: Vec<Arc<dyn Admission>> = vec![
+        Arc::new(namespace_lifecycle::NamespaceLifecycle(core.clone())),
+        // LimitRanger
+        Arc::new(service_account::ServiceAccount(core.clone())),
+        Arc::new(node_restriction::NodeRestriction(core.clone())),
+        Arc::new(node_taint::TaintNodesByCondition),
+        // PodSecurity
+        Arc::new(priority::Priority(core.clone())),
+        Arc::new(default_toleration::DefaultTolerationSeconds),
+        Arc::new(default_class::DefaultStorageClass(core.clone())),
+        // StorageObjectInUseProtection, PersistentVolumeClaimResize, RuntimeClass
+        Arc::new(certificate::CertificateApproval(authorizer.clone())),
+        Arc::new(certificate::CertificateSigning(authorizer.clone())),
+        Arc::new(certificate::CertificateSubjectRestriction),
+        Arc::new(default_class::DefaultIngressClass(core.clone())),
+        // MutatingAdmissionPolicy, MutatingAdmissionWebhook,
+        // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota
+    ];
+    Chain(plugins)
+}
+
+/// Whether the request is about this resource, and about the object itself.
+fn is(request: &AdmissionRequest<'_>, group: &str, plural: &str) -> bool {
+    request.subresource.is_empty() && request.def.group() == group && request.def.plural == plural
+}
+
+/// The refusal of a plugin: names what the request is about.
+fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
+    let own = text(&request.object, &["metadata", "name"]);
+    let generated = text(&request.object, &["metadata", "generateName"]);
+    let name = [request.name, own, generated]
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .unwrap_or("Unknown");
+    Status::forbidden(&request.version.group, &request.def.plural, name, why)
+}
+
+/// An object of the cache as a tree.
+fn cached(
+    core: &Core,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    name: &str,
+) -> Option<Value> {
+    let object = core.get(group, plural, namespace, name)?;
+    serde_json::from_slice(&object.bytes).ok()
+}
+
+/// All objects of a resource, as trees.
+fn all(core: &Core, group: &str, plural: &str) -> Vec<Value> {
+    let Some(row) = core.row(group, plural) else {
+        return Vec::new();
+    };
+    let snapshot = core.cache.snapshot(&core.cache.bucket(&row));
+    snapshot
+        .map
+        .iter_from("")
+        .filter_map(|object| serde_json::from_slice(&object.bytes).ok())
+        .collect()
+}
+
+/// The one object that an annotation marks as default; the newest if several are.
+fn default_of(core: &Core, group: &str, plural: &str, annotations: &[&str]) -> Option<String> {
+    all(core, group, plural)
+        .iter()
+        .filter(|object| {
+            annotations
+                .iter()
+                .any(|key| text(object, &["metadata", "annotations", key]) == "true")
+        })
+        .map(Meta::from_value)
+        .max_by(|a, b| {
+            (&a.creation_timestamp, std::cmp::Reverse(&a.name))
+                .cmp(&(&b.creation_timestamp, std::cmp::Reverse(&b.name)))
+        })
+        .map(|meta| meta.name)
+}
+
+fn writes(operation: Operation) -> bool {
+    matches!(operation, Operation::Create | Operation::Update)
+}

@@ -31,6 +31,8 @@ pub(crate) struct Kind {
     /// A PUT must name a resourceVersion.
     needs_version: bool,
     orphans: bool,
+    /// Told when dependents are orphaned because the delete did not say.
+    orphans_warning: Option<&'static str>,
     /// A delete answers with the object.
     shows_deleted: bool,
     prepare_create: Prepare,
@@ -54,6 +56,7 @@ impl Kind {
         creates_on_update: false,
         needs_version: false,
         orphans: false,
+        orphans_warning: None,
         shows_deleted: false,
         prepare_create,
         prepare_update,
@@ -183,6 +186,10 @@ impl Strategy for Row {
         self.0.orphans
     }
 
+    fn orphans_warning(&self) -> Option<&'static str> {
+        self.0.orphans_warning
+    }
+
     fn mark_deleting(&self, object: &mut Value) {
         (self.0.mark_deleting)(object);
     }
@@ -264,12 +271,12 @@ const KINDS: &[(&str, &str, &Kind)] = &[
     (
         "flowcontrol.apiserver.k8s.io",
         "FlowSchema",
-        &Kind::CREATES_NEEDS_VERSION,
+        &Kind::NEEDS_VERSION,
     ),
     (
         "flowcontrol.apiserver.k8s.io",
         "PriorityLevelConfiguration",
-        &Kind::CREATES_NEEDS_VERSION,
+        &Kind::NEEDS_VERSION,
     ),
     ("node.k8s.io", "RuntimeClass", &Kind::CREATES_NEEDS_VERSION),
     ("policy", "PodDisruptionBudget", &Kind::NEEDS_VERSION),

@@ -108,6 +108,11 @@ pub trait Strategy: Send + Sync + 'static {
         false
     }
 
+    /// The text of the warning when dependents are orphaned by default.
+    fn orphans_warning(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What else changes when deletion begins (a namespace's phase).
     fn mark_deleting(&self, _object: &mut Value) {}
 

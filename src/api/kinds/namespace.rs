@@ -15,7 +15,7 @@ pub(super) const NAMESPACE: Kind = Kind {
     prepare_update,
     prepare_status,
     canonicalize,
-    mark_deleting: |namespace| meta::set(namespace, &["status", "phase"], "Terminating"),
+    mark_deleting,
     is_held: |namespace| !items(namespace, &["spec", "finalizers"]).is_empty(),
     ..Kind::DEFAULT
 };
@@ -28,6 +28,12 @@ fn prepare_create(_: &Context<'_>, namespace: &mut Value) {
         Value::Array(list) => list.push(json!(FINALIZER)),
         _ => *slot = json!([FINALIZER]),
     }
+}
+
+/// The phase says it; there is no grace period.
+fn mark_deleting(namespace: &mut Value) {
+    meta::set(namespace, &["status", "phase"], "Terminating");
+    meta::remove(namespace, &["metadata", "deletionGracePeriodSeconds"]);
 }
 
 fn prepare_update(_: &Context<'_>, namespace: &mut Value, old: &Value) {

@@ -77,15 +77,16 @@ pub(super) const DAEMON_SET: Kind = Kind {
 };
 
 pub(super) const CRON_JOB: Kind = Kind {
-    creates_on_update: true,
     needs_version: true,
     ..Kind::DEFAULT
 };
 
 pub(super) const JOB: Kind = Kind {
-    creates_on_update: true,
     needs_version: true,
     orphans: true,
+    orphans_warning: Some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+    ),
     prepare_create: |context, job| {
         if !boolean(job, &["spec", "manualSelector"]) {
             generate_selector(job);

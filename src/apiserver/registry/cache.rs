@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
-use sampan_api::resource::Name;
 use sampan_api::{Registry, ResourceDef};
 use sampan_store::{Event as StoreEvent, Key, Revision, Sink};
 use tokio::sync::watch;
 
 use super::map::Map;
-use super::object::{Object, Selectable, splice};
+use super::object::{Field, Object, Selectable, splice};
 use super::storage::{Prepared, StorageCodec};
 
 /// How many bytes of old and new states one resource's ring may hold.
@@ -68,7 +67,7 @@ pub struct TooOld {
 pub struct Bucket {
     /// `/registry/GROUP/PLURAL/`
     prefix: Box<str>,
-    fields: RwLock<Arc<[Name]>>,
+    fields: RwLock<Arc<[Field]>>,
     state: Mutex<State>,
     /// The revision of the last change; wakes watches.
     changed: watch::Sender<Revision>,
@@ -88,7 +87,7 @@ struct State {
 }
 
 impl Bucket {
-    fn new(prefix: &str, fields: Arc<[Name]>, oldest: Revision) -> Self {
+    fn new(prefix: &str, fields: Arc<[Field]>, oldest: Revision) -> Self {
         Self {
             prefix: prefix.into(),
             fields: RwLock::new(fields),
@@ -108,7 +107,7 @@ impl Bucket {
         &self.prefix
     }
 
-    fn fields(&self) -> Arc<[Name]> {
+    pub fn fields(&self) -> Arc<[Field]> {
         self.fields
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -239,7 +238,7 @@ impl Bucket {
     }
 
     /// New selectable fields: the values are read again.
-    fn set_fields(&self, fields: Arc<[Name]>) {
+    fn set_fields(&self, fields: Arc<[Field]>) {
         *self.fields.write().unwrap_or_else(PoisonError::into_inner) = fields.clone();
         let mut state = self.state();
         let objects: Vec<Arc<Object>> = state.map.iter_from("").cloned().collect();
@@ -277,7 +276,7 @@ fn read(
     key: &Key,
     value: &[u8],
     revision: Revision,
-    fields: &[Name],
+    fields: &[Field],
     codec: &StorageCodec,
 ) -> Option<Object> {
     let plain = codec
@@ -327,7 +326,7 @@ impl Cache {
 
     /// The bucket of a row; made if there is none, its fields renewed if they changed.
     pub fn register(&self, def: &ResourceDef) -> Arc<Bucket> {
-        let fields: Arc<[Name]> = def.selectable.as_slice().into();
+        let fields = Field::of(def);
         let bucket = self.bucket_of_prefix(&def.prefix());
         if *bucket.fields() != *fields {
             bucket.set_fields(fields);

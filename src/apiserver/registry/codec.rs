@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sampan_api::registry::ServedVersion;
 use sampan_api::resource::api_version;
-use sampan_api::schema::{self, SchemaRef};
+use sampan_api::schema::{self, DecodeError, SchemaRef};
 use sampan_api::{ResourceDef, Status, convert, defaults, meta};
 use sampan_client::Body;
 use serde_json::Value;
@@ -27,26 +27,49 @@ pub fn decode(call: &mut Call) -> Result<Value, Status> {
     check_type(call, &mut object)?;
     let errors = std::mem::take(&mut call.strict_errors);
     strictness(call, errors)?;
-    to_storage(call, &mut object)?;
+    to_storage(call, &mut object)
+        .map_err(|error| unfitting(call, &call.def.kind, &call.version.version, &error))?;
     Ok(object)
+}
+
+fn unfitting(call: &Call, kind: &str, version: &str, error: &dyn std::fmt::Display) -> Status {
+    Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {}: {error}",
+        call.def.kind
+    ))
 }
 
 /// Brings a tree of the request's version into stored form, defaulted. Unknown fields go;
 /// returns them.
-pub fn to_storage(call: &Call, object: &mut Value) -> Result<Vec<String>, Status> {
+pub fn to_storage(call: &Call, object: &mut Value) -> Result<Vec<String>, DecodeError> {
     let mut unknown = Vec::new();
     if let Some(schema) = schema_of(&call.def, &call.version) {
-        unknown = schema.decode(object).map_err(|error| {
-            Status::bad_request(format!(
-                "{} in version {:?} cannot be handled as a {}: {error}",
-                call.def.kind, &*call.version.version, call.def.kind
-            ))
-        })?;
+        unknown = schema.decode(object)?;
         defaults::apply(&schema, object);
     }
     convert::to_storage(&call.def, &call.version, object);
     call.def.strategy.default(object);
     Ok(unknown)
+}
+
+/// Members that are always written get their zero (a `status` that was dropped).
+pub fn fill(def: &ResourceDef, object: &mut Value) {
+    let Some(schema) = schema_of(def, def.storage_version()) else {
+        return;
+    };
+    let fields = schema
+        .as_struct()
+        .map_or(&[][..], |structure| &structure.fields);
+    for field in fields.iter().filter(|field| field.always) {
+        if object.get(&*field.name).is_none() {
+            let zero = if field.pointer {
+                Value::Null
+            } else {
+                field.schema.zero()
+            };
+            meta::set(object, &[&field.name], zero);
+        }
+    }
 }
 
 pub fn schema_of(def: &ResourceDef, version: &ServedVersion) -> Option<SchemaRef> {
@@ -65,17 +88,39 @@ fn check_type(call: &Call, object: &mut Value) -> Result<(), Status> {
     let expected = api_version(&call.version.group, &call.version.version);
     let kind = meta::text(object, &["kind"]);
     let version = meta::text(object, &["apiVersion"]);
-    if !kind.is_empty() && kind != call.def.kind {
-        return Err(Status::bad_request(format!(
-            "{kind} in version {:?} cannot be handled as a {}: no kind {kind:?} is registered for this resource",
-            version.rsplit('/').next().unwrap_or_default(),
-            call.def.kind
-        )));
-    }
-    if !version.is_empty() && version != expected {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({expected})"
-        )));
+    let named = if version.is_empty() {
+        &*expected
+    } else {
+        version
+    };
+    if (!kind.is_empty() && kind != call.def.kind) || named != expected {
+        let kind = if kind.is_empty() {
+            &*call.def.kind
+        } else {
+            kind
+        };
+        let (group, short) = named.rsplit_once('/').unwrap_or(("", named));
+        let known = call.server.core().registry.snapshot();
+        return Err(match known.by_kind(group, short, kind) {
+            Some(_) if named != expected => Status::bad_request(format!(
+                "the API version in the data ({named}) does not match the expected API version ({expected})"
+            )),
+            Some(_) => unfitting(
+                call,
+                kind,
+                short,
+                &format!(
+                    "converting ({short}.{kind}) to ({}.{}): unknown conversion",
+                    call.version.version, call.def.kind
+                ),
+            ),
+            None => unfitting(
+                call,
+                kind,
+                short,
+                &format!("no kind {kind:?} is registered for version {named:?}"),
+            ),
+        });
     }
     meta::set(object, &["kind"], &*call.def.kind);
     meta::set(object, &["apiVersion"], expected);

@@ -1,7 +1,7 @@
 //! Which objects a list, watch or delete of a collection means: place, labels, fields.
 
 use sampan_api::selector::FieldTerm;
-use sampan_api::{FieldSelector, Selector, Status};
+use sampan_api::{FieldSelector, ResourceDef, Selector, Status};
 
 use super::call::Call;
 use super::object::Object;
@@ -26,12 +26,9 @@ impl Filter {
     pub fn of(call: &Call) -> Result<Self, Status> {
         let labels = match call.options.label_selector.as_deref() {
             None | Some("") => Selector::everything(),
-            Some(text) => Selector::parse(text).map_err(|error| {
-                Status::bad_request(format!("unable to parse requirement: {error}").replace(
-                    "unable to parse requirement: unable to parse",
-                    "unable to parse",
-                ))
-            })?,
+            Some(text) => {
+                Selector::parse(text).map_err(|error| Status::bad_request(error.to_string()))?
+            }
         };
         let mut selector = match call.options.field_selector.as_deref() {
             None | Some("") => FieldSelector::default(),
@@ -113,18 +110,41 @@ fn field(call: &Call, name: &str) -> Result<Field, Status> {
     if let Some(index) = call.def.selectable.iter().position(|one| one == name) {
         return Ok(Field::Selectable(index));
     }
-    if call.def.selectable.is_empty() || call.def.is_custom() {
-        let mut known = vec![
-            "\"metadata.name\"".to_owned(),
-            "\"metadata.namespace\"".to_owned(),
-        ];
-        known.extend(call.def.selectable.iter().map(|field| format!("{field:?}")));
-        return Err(Status::bad_request(format!(
-            "{name:?} is not a known field selector: only {}",
-            known.join(", ")
-        )));
+    Err(Status::bad_request(unsupported(&call.def, name)))
+}
+
+/// Kinds word it differently.
+fn unsupported(def: &ResourceDef, field: &str) -> String {
+    match &*def.kind {
+        "Job" => format!("field label {field:?} not supported for Job"),
+        "ResourceSlice" => format!(
+            "field label not supported for {}: {field}",
+            def.storage_gvk()
+        ),
+        "CertificateSigningRequest"
+        | "Event"
+        | "Namespace"
+        | "Node"
+        | "Pod"
+        | "ReplicationController"
+        | "Secret"
+        | "Service"
+            if !def.is_custom() =>
+        {
+            format!("field label not supported: {field}")
+        }
+        _ => {
+            let mut known = vec![
+                "\"metadata.name\"".to_owned(),
+                "\"metadata.namespace\"".to_owned(),
+            ];
+            if def.is_custom() {
+                known.extend(def.selectable.iter().map(|field| format!("{field:?}")));
+            }
+            format!(
+                "{field:?} is not a known field selector: only {}",
+                known.join(", ")
+            )
+        }
     }
-    Err(Status::bad_request(format!(
-        "field label not supported: {name}"
-    )))
 }

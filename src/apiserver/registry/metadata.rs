@@ -46,17 +46,18 @@ pub fn match_namespace(object: &mut Value, namespace: &str) -> Result<(), Status
 }
 
 /// The name in the object must be the one in the URL.
-pub fn match_name(object: &mut Value, name: &str) -> Result<(), Status> {
+pub fn match_name(object: &Value, name: &str) -> Result<(), Status> {
     let own = meta::text(object, &["metadata", "name"]);
     if own == name {
         return Ok(());
     }
-    if own.is_empty() {
-        return Err(Status::bad_request("name must be provided"));
-    }
-    Err(Status::bad_request(format!(
-        "the name of the object ({own}) does not match the name on the URL ({name})"
-    )))
+    Err(Status::bad_request(if own.is_empty() {
+        format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+    } else {
+        format!("the name of the object ({own}) does not match the name on the URL ({name})")
+    }))
 }
 
 /// Removes owner references that are there twice; returns the text of the warning if any were.
@@ -147,10 +148,19 @@ pub fn validate(object: &Value, namespaced: bool, rule: NameRule) -> ErrorList {
     errors
 }
 
-/// All faults in the metadata of a changed object.
+/// All faults in the metadata of a changed object. Those of the change itself are reported twice:
+/// upstream checks them for all kinds and once more for each, and clients may count causes.
 pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
+    common(object, &path, &mut errors);
+    for _ in 0..2 {
+        change(object, old, &path, &mut errors);
+    }
+    errors
+}
+
+fn change(object: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if !meta::text(old, &["metadata", "deletionTimestamp"]).is_empty() {
         let before = finalizers(old);
         let mut added: Vec<&str> = finalizers(object)
@@ -182,8 +192,10 @@ pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
             errors.invalid(&path.child(field), new.clone(), IMMUTABLE);
         }
     }
-    common(object, &path, &mut errors);
-    errors
+    labels(object, &path.child("labels"), errors);
+    annotations(object, &path.child("annotations"), errors);
+    owners(object, &path.child("ownerReferences"), errors);
+    managed_fields(object, &path.child("managedFields"), errors);
 }
 
 /// What is checked on create and update alike.

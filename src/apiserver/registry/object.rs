@@ -1,10 +1,12 @@
 //! An object as the cache holds it: the bytes that are served, and what selectors look at.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sampan_api::resource::Name;
-use sampan_api::{Meta, meta};
+use sampan_api::schema::{SchemaRef, Shape};
+use sampan_api::{Meta, ResourceDef, meta};
 use sampan_store::{Key, Revision};
 use serde_json::Value;
 
@@ -14,6 +16,50 @@ pub struct Selectable {
     pub labels: BTreeMap<String, String>,
     /// Values of the row's selectable fields, in the row's order; empty where absent.
     pub fields: Box<[Box<str>]>,
+}
+
+/// A field that selectors may name, and what they find where it is absent: the zero of its type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    path: Name,
+    zero: &'static str,
+}
+
+/// Names that stand for another path.
+const ALIASES: &[(&str, &str)] = &[
+    ("status.successful", "status.succeeded"),
+    ("source", "source.component"),
+];
+
+impl Field {
+    /// The selectable fields of a row, in its order.
+    pub fn of(def: &ResourceDef) -> Arc<[Self]> {
+        let schema = super::codec::schema_of(def, def.storage_version());
+        def.selectable
+            .iter()
+            .map(|name| {
+                let alias = ALIASES.iter().find(|(alias, _)| alias == name);
+                let path = alias.map_or_else(|| name.clone(), |(_, path)| Name::Borrowed(path));
+                let zero = schema.as_ref().map_or("", |schema| zero(schema, &path));
+                Self { path, zero }
+            })
+            .collect()
+    }
+}
+
+fn zero(schema: &SchemaRef, path: &str) -> &'static str {
+    let mut schema = schema.clone();
+    for step in path.split('.') {
+        let Some(next) = schema.field(step).map(|field| field.schema.clone()) else {
+            return "";
+        };
+        schema = next;
+    }
+    match schema.shape {
+        Shape::Int32 | Shape::Int64 => "0",
+        Shape::Boolean => "false",
+        _ => "",
+    }
 }
 
 /// One immutable state of one object.
@@ -59,26 +105,38 @@ impl Object {
 }
 
 impl Selectable {
-    pub fn of_value(object: &Value, fields: &[Name]) -> Self {
+    pub fn of_value(object: &Value, fields: &[Field]) -> Self {
         let labels = meta::entries(object, &["metadata", "labels"])
             .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
             .collect();
-        let fields = fields.iter().map(|path| field_text(object, path)).collect();
+        let fields = fields
+            .iter()
+            .map(|field| or_zero(field_text(object, &field.path), field))
+            .collect();
         Self { labels, fields }
     }
 
-    pub fn of_bytes(object: &[u8], fields: &[Name]) -> Result<Self, serde_json::Error> {
+    pub fn of_bytes(object: &[u8], fields: &[Field]) -> Result<Self, serde_json::Error> {
         let labels = Meta::from_bytes(object)?.labels;
-        let paths: Vec<&str> = fields.iter().map(|field| &**field).collect();
+        let paths: Vec<&str> = fields.iter().map(|field| &*field.path).collect();
         let fields = if paths.is_empty() {
             Box::default()
         } else {
             meta::fields(object, &paths)?
                 .into_iter()
-                .map(String::into_boxed_str)
+                .zip(fields)
+                .map(|(text, field)| or_zero(text.into_boxed_str(), field))
                 .collect()
         };
         Ok(Self { labels, fields })
+    }
+}
+
+fn or_zero(text: Box<str>, field: &Field) -> Box<str> {
+    if text.is_empty() {
+        field.zero.into()
+    } else {
+        text
     }
 }
 
@@ -218,17 +276,27 @@ mod tests {
     fn selectable_fields_agree_between_tree_and_bytes() {
         let tree = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "labels": {"a": "b"}},
             "spec": {"nodeName": "n", "hostNetwork": true}});
-        let fields: Vec<Name> = ["spec.nodeName", "spec.hostNetwork", "status.phase"]
-            .map(Name::from)
-            .to_vec();
+        let registry = sampan_api::Registry::builtin();
+        let rows = registry.snapshot();
+        let pods = rows.by_resource("", "v1", "pods").unwrap();
+        let fields = Field::of(&pods);
         let of_tree = Selectable::of_value(&tree, &fields);
         assert_eq!(
             of_tree,
             Selectable::of_bytes(&encode(&tree).unwrap(), &fields).unwrap()
         );
+        let value = |name: &str| {
+            let index = pods.selectable.iter().position(|field| field == name);
+            &*of_tree.fields[index.unwrap()]
+        };
+        assert_eq!(value("spec.nodeName"), "n");
+        assert_eq!(value("spec.hostNetwork"), "true");
+        assert_eq!(value("status.phase"), "");
+        let rows = rows.by_resource("", "v1", "nodes").unwrap();
+        let absent = Selectable::of_value(&json!({}), &Field::of(&rows));
         assert_eq!(
-            of_tree.fields.iter().map(|f| &**f).collect::<Vec<_>>(),
-            ["n", "true", ""]
+            &*absent.fields[0], "false",
+            "absent is the zero of the type"
         );
     }
 }

@@ -75,7 +75,8 @@ impl Source for Apply {
             }
             None => self.patch.clone(),
         };
-        codec::to_storage(call, &mut object)?;
+        codec::to_storage(call, &mut object)
+            .map_err(|error| Status::bad_request(error.to_string()))?;
         Ok(object)
     }
 

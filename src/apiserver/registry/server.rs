@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use sampan_api::registry::ServedVersion;
-use sampan_api::{Reason, Registry, ResourceDef, Status, UserInfo, Verb};
+use sampan_api::{Reason, Registry, ResourceDef, Status, Target, UserInfo, Verb};
 use sampan_client::Transport;
 use sampan_store::{Store, StoreFuture};
 
@@ -163,6 +163,7 @@ impl ApiServer {
             &request.request.options,
         )?;
         let (def, version) = self.resolve(&request)?;
+        check_place(&def, verb, target)?;
         let subresource = target.subresource.clone().unwrap_or_default();
         if subresource.is_empty() {
             if let Some(hook) = self.virtual_of(&def) {
@@ -224,6 +225,34 @@ impl ApiServer {
             .cloned()
             .ok_or_else(no_such_resource)?;
         Ok((def, version))
+    }
+}
+
+/// The target must have the shape its verb and row ask for.
+fn check_place(def: &ResourceDef, verb: Verb, target: &Target) -> Result<(), Status> {
+    let named = target.name.is_some();
+    match (&target.namespace, def.is_namespaced()) {
+        // Some clients name a namespace object by its own name as namespace.
+        (Some(namespace), false) if Some(namespace) != target.name.as_ref() => {
+            return Err(no_such_resource());
+        }
+        (None, true) => match verb {
+            Verb::List | Verb::Watch => {}
+            Verb::Create | Verb::DeleteCollection if !named => return Err(method_not_allowed()),
+            _ => return Err(no_such_resource()),
+        },
+        _ => {}
+    }
+    let fits = match verb {
+        Verb::Create => !named || target.subresource.is_some(),
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => named,
+        Verb::List | Verb::DeleteCollection => !named,
+        Verb::Watch => true,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(method_not_allowed())
     }
 }
 

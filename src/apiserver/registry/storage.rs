@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sampan_api::ResourceDef;
-use sampan_api::resource::Name;
 use sampan_store::{Attachment, Key};
 use serde_json::Value;
 
-use super::object::{Selectable, encode};
+use super::object::{Field, Selectable, encode};
 use crate::encryption::{self, Keyring};
 
 /// What the writer knows already and the cache need not work out again.
@@ -36,9 +35,15 @@ impl StorageCodec {
         Self { keys }
     }
 
-    pub fn seal(&self, def: &ResourceDef, key: &Key, object: &Value) -> Result<Sealed, Error> {
+    pub fn seal(
+        &self,
+        def: &ResourceDef,
+        fields: &[Field],
+        key: &Key,
+        object: &Value,
+    ) -> Result<Sealed, Error> {
         let plain = Bytes::from(encode(object)?);
-        let selectable = Selectable::of_value(object, fields(def));
+        let selectable = Selectable::of_value(object, fields);
         let value = if is_secret(def) {
             Bytes::from(self.keys.seal(key.as_bytes(), &plain)?)
         } else {
@@ -59,10 +64,6 @@ impl StorageCodec {
     ) -> Result<std::borrow::Cow<'a, [u8]>, Error> {
         Ok(self.keys.open(key.as_bytes(), value)?)
     }
-}
-
-fn fields(def: &ResourceDef) -> &[Name] {
-    &def.selectable
 }
 
 /// Rows whose objects are encrypted at rest.

@@ -94,6 +94,7 @@ impl Call {
         );
         let reservation = self.reserve(object, None)?;
         def.strategy.prepare_for_create(&self.context(), object);
+        codec::fill(&def, object);
         self.check_new(object)?;
         let name = meta::text(object, &["metadata", "name"]).to_owned();
         self.warnings
@@ -188,7 +189,7 @@ impl Call {
             return Err(self.conflict(name, &why));
         }
         metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
-        metadata::match_name(&mut object, name)?;
+        metadata::match_name(&object, name)?;
         self.authorize("create")?;
         self.dedup_owners(&mut object, false);
         if !source.tracks_fields() {
@@ -210,7 +211,7 @@ impl Call {
         let old = codec::parse(&current.bytes)?;
         let mut object = source.make(self, Some(&old))?;
         metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
-        metadata::match_name(&mut object, &name)?;
+        metadata::match_name(&object, &name)?;
         self.check_version(&mut object, &old, &name)?;
         self.dedup_owners(&mut object, false);
         if !source.tracks_fields() {
@@ -317,6 +318,7 @@ impl Call {
         } else {
             strategy.prepare_for_status_update(&self.context(), object, old);
         }
+        codec::fill(&self.def, object);
         if meta::text(object, &["metadata", "uid"]).is_empty() {
             keep(object, old, "uid");
         }
@@ -469,7 +471,7 @@ impl Call {
         let core = self.server.core();
         let sealed = core
             .codec
-            .seal(&self.def, key, object)
+            .seal(&self.def, &self.bucket().fields(), key, object)
             .map_err(Status::internal)?;
         let plain = sealed.plain.clone();
         let mutation = Mutation {

@@ -24,6 +24,10 @@ const RACES: usize = 64;
 pub async fn run(mut call: Call) -> Result<Reply, Status> {
     let mut options = DeleteOptions::of(&mut call)?;
     call.options.dry_run.clone_from(&options.dry_run);
+    if options.propagation.is_none() && options.orphan_dependents.is_none() {
+        let warning = call.def.strategy.orphans_warning();
+        call.warnings.extend(warning.map(str::to_owned));
+    }
     let name = call.name().to_owned();
     let deleted = delete(&mut call, &name, &mut options).await?;
     let accepted = !deleted.gone && options.orphan_dependents == Some(false);
@@ -267,7 +271,6 @@ fn plan(call: &Call, old: &Value, options: &mut DeleteOptions) -> Step {
     let finalizers = options.finalizers(old, call.def.strategy.orphans_by_default());
     let pending = !finalizers.is_empty();
     set_finalizers(&mut object, finalizers);
-    call.def.strategy.mark_deleting(&mut object);
     let held = pending || call.def.strategy.is_held(&object);
     if graceful {
         let seconds = meta::integer(&object, &["metadata", "deletionGracePeriodSeconds"]);
@@ -280,6 +283,7 @@ fn plan(call: &Call, old: &Value, options: &mut DeleteOptions) -> Step {
         return Step::Remove;
     }
     mark(call, &mut object);
+    call.def.strategy.mark_deleting(&mut object);
     Step::Mark(object)
 }
 

@@ -4,7 +4,7 @@ use sampan_api::Status;
 
 use super::super::call::Call;
 use super::super::codec;
-use super::list::wait_for;
+use super::list::{parse_revision, wait_for};
 use crate::request::Reply;
 
 pub async fn run(call: Call) -> Result<Reply, Status> {
@@ -12,10 +12,7 @@ pub async fn run(call: Call) -> Result<Reply, Status> {
         && !version.is_empty()
         && version != "0"
     {
-        let revision = version
-            .parse()
-            .map_err(|_| Status::bad_request(format!("invalid resource version: {version:?}")))?;
-        wait_for(&call, revision).await?;
+        wait_for(&call, parse_revision(version)?).await?;
     }
     let name = call.name();
     let object = call

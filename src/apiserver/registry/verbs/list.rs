@@ -160,14 +160,14 @@ async fn at(call: &Call, filter: &Filter, revision: Revision) -> Result<Option<S
         }
         Err(error) => return Err(Status::internal(error)),
     };
+    let fields = call.bucket().fields();
     let mut map = Map::default();
     for record in range.records {
         let plain = core
             .codec
             .open(&record.key, &record.value)
             .map_err(Status::internal)?;
-        let selectable =
-            Selectable::of_bytes(&plain, &call.def.selectable).map_err(Status::internal)?;
+        let selectable = Selectable::of_bytes(&plain, &fields).map_err(Status::internal)?;
         map.insert(Arc::new(Object {
             bytes: splice(&plain, record.revision),
             key: record.key.clone(),
@@ -179,14 +179,14 @@ async fn at(call: &Call, filter: &Filter, revision: Revision) -> Result<Option<S
 }
 
 pub fn parse_revision(text: &str) -> Result<Revision, Status> {
-    text.parse().map_err(|error| {
-        let mut errors = ErrorList::new();
-        errors.invalid(
-            &Path::new("resourceVersion"),
-            text,
-            format!("strconv.ParseUint: parsing {text:?}: {error}"),
-        );
-        errors.to_status("meta.k8s.io", "ListOptions", "")
+    text.parse().map_err(|error| Status {
+        code: 500,
+        ..Status::new(
+            Reason::Unknown,
+            format!(
+                "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {error}"
+            ),
+        )
     })
 }
 

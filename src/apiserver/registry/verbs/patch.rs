@@ -72,7 +72,7 @@ impl Source for Patched {
             _ => object.clone(),
         };
         let unknown = codec::to_storage(call, &mut object)
-            .map_err(|status| bad_result(&shown, &status.message))?;
+            .map_err(|error| bad_result(&shown, &error.to_string()))?;
         patching::strictness(call, &shown, unknown)?;
         Ok(object)
     }

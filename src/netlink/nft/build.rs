@@ -325,6 +325,12 @@ pub fn reject() -> Expr {
     Expr::Reject(RejectWith::PortUnreachable)
 }
 
+/// `reject with tcp reset`: unlike an ICMP error this also ends a connection attempt whose first
+/// packet is still being sent, as it is for a process on this machine.
+pub fn reset() -> Expr {
+    Expr::Reject(RejectWith::TcpReset)
+}
+
 /// `update @map { key : data timeout … }`
 pub fn remember(set: &str, key: Register, data: Option<Register>, timeout: Duration) -> Expr {
     Expr::Dynset {

@@ -1,0 +1,216 @@
+//! The loop: informers say which Services changed, the kernel gets the difference.
+//!
+//! After a change the next one is handled at once; only while the kernel needs long for a change
+//! (thousands of Services) do more of them share a transaction.
+
+mod kernel;
+mod observe;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Node as ApiNode, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use sampan_client::{Informers, ListParams, Lister};
+use sampan_host::{Change as HostChange, Journal};
+use sampan_util::{Backoff, Shutdown};
+use tokio::sync::watch;
+
+use crate::settings::Settings;
+use kernel::Kernel;
+use observe::{Observed, Pending, Work};
+
+const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
+/// While changes never stop, the proxy works at most a quarter of the time.
+const REST_PER_WORK: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(2);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "cannot speak to nf_tables: {0}; the service proxy needs root (CAP_NET_ADMIN) and a kernel with nf_tables"
+    )]
+    Kernel(#[from] sampan_netlink::Error),
+    #[error(transparent)]
+    Journal(#[from] sampan_host::Error),
+    #[error("the rules could not be computed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// How the proxy is doing; cloned to whoever reports it.
+#[derive(Debug, Clone)]
+pub struct Health(Arc<watch::Sender<State>>);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct State {
+    /// The rules were in place at least once since start.
+    pub synced: bool,
+    pub last_sync: Option<Instant>,
+    /// Since when the kernel has been refusing the rules.
+    pub failing_since: Option<Instant>,
+    pub syncs: u64,
+    pub failures: u64,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self(Arc::new(watch::channel(State::default()).0))
+    }
+}
+
+impl Health {
+    pub fn state(&self) -> State {
+        *self.0.borrow()
+    }
+
+    /// Returns once the rules are in place.
+    pub async fn synced(&self) {
+        let mut state = self.0.subscribe();
+        // The sender lives in `self`, so this cannot fail.
+        let _seen = state.wait_for(|state| state.synced).await;
+    }
+
+    /// Returns once there were more than `syncs` commits.
+    pub async fn synced_after(&self, syncs: u64) {
+        let mut state = self.0.subscribe();
+        let _seen = state.wait_for(|state| state.syncs > syncs).await;
+    }
+
+    fn record(&self, result: &Result<(), Error>) {
+        self.0.send_modify(|state| match result {
+            Ok(()) => {
+                state.synced = true;
+                state.syncs += 1;
+                state.last_sync = Some(Instant::now());
+                state.failing_since = None;
+            }
+            Err(_) => {
+                state.failures += 1;
+                state.failing_since.get_or_insert_with(Instant::now);
+            }
+        });
+    }
+}
+
+/// Keeps the node's rules true to the API until shutdown. The rules stay when it ends.
+pub async fn run(
+    settings: Settings,
+    informers: &Informers,
+    journal: &Journal,
+    health: Health,
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let observed = Observed::new(
+        informers.lister::<Service>(),
+        informers.lister::<EndpointSlice>(),
+    );
+    let pending = observed.subscribe();
+    let node = own_node(informers, &settings, &pending);
+    let first = async {
+        observed.synced().await;
+        node.synced().await;
+    };
+    tokio::select! {
+        () = first => {}
+        () = shutdown.wait() => return Ok(()),
+    }
+    record_tables(&settings, journal)?;
+    let mut kernel = Some(Kernel::open(&settings)?);
+    let mut failures = 0;
+    loop {
+        let Some(work) = next(&pending, &shutdown).await else {
+            return Ok(());
+        };
+        let started = Instant::now();
+        let zone = zone_of(&node, &settings.node_name);
+        let result = sync(&mut kernel, &settings, &observed, work, zone).await;
+        health.record(&result);
+        let rest = match &result {
+            Ok(()) => {
+                failures = 0;
+                (started.elapsed() * REST_PER_WORK).min(LONGEST_REST)
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot update the service rules; the old ones stay");
+                pending.add_all();
+                failures += 1;
+                RETRY.delay(failures - 1)
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(rest) => {}
+            () = shutdown.wait() => return Ok(()),
+        }
+    }
+}
+
+async fn next(pending: &Pending, shutdown: &Shutdown) -> Option<Work> {
+    tokio::select! {
+        work = pending.next() => Some(work),
+        () = shutdown.wait() => None,
+    }
+}
+
+/// Rendering and committing block for as long as the kernel needs, so they leave the async threads.
+async fn sync(
+    slot: &mut Option<Kernel>,
+    settings: &Settings,
+    observed: &Observed,
+    work: Work,
+    zone: Option<String>,
+) -> Result<(), Error> {
+    let mut kernel = match slot.take() {
+        Some(kernel) => kernel,
+        None => Kernel::open(settings)?,
+    };
+    let observed = observed.clone();
+    let task = tokio::task::spawn_blocking(move || {
+        let result = kernel.sync(&observed, work, zone);
+        (kernel, result)
+    });
+    let (kernel, result) = task.await?;
+    // After a failure nobody knows what the kernel has: the next sync starts with a new one.
+    if result.is_ok() {
+        *slot = Some(kernel);
+    }
+    result
+}
+
+fn record_tables(settings: &Settings, journal: &Journal) -> Result<(), Error> {
+    let namespace = sampan_host::change::current_namespace();
+    for family in settings.families() {
+        journal.record(HostChange::NftTable {
+            family: family.as_str().to_owned(),
+            name: settings.table_name.clone(),
+            namespace,
+        })?;
+    }
+    Ok(())
+}
+
+/// Watches this node's labels: its zone decides which endpoints are near.
+fn own_node(informers: &Informers, settings: &Settings, pending: &Pending) -> Lister<ApiNode> {
+    let params = ListParams::fields(format!("metadata.name={}", settings.node_name));
+    let lister = informers.lister_with::<ApiNode>(None, params);
+    let pending = pending.clone();
+    lister.on_change(move |change| {
+        let mut zones = change.states().map(|node| zone(node));
+        let first = zones.next();
+        if zones.any(|zone| Some(zone) != first) {
+            pending.add_all();
+        }
+    });
+    lister
+}
+
+fn zone(node: &ApiNode) -> Option<String> {
+    node.metadata.labels.as_ref()?.get(LABEL_ZONE).cloned()
+}
+
+fn zone_of(lister: &Lister<ApiNode>, name: &str) -> Option<String> {
+    zone(lister.get(None, name)?.as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The node's tables as they were last committed, and how they follow the API.
+
+use std::collections::BTreeMap;
+
+use sampan_netlink::conntrack::Conntrack;
+use sampan_netlink::nft::{Connection, Family, Ruleset, Table};
+
+use super::Error;
+use super::observe::{Observed, Work};
+use crate::conntrack::{self, UdpServices};
+use crate::model::{self, ServiceName};
+use crate::render::{render_base, render_service};
+use crate::settings::{Node, Settings};
+use crate::table::Assembly;
+
+/// One table per address family, and the sockets to change them.
+pub(super) struct Kernel {
+    connection: Connection,
+    conntrack: Conntrack,
+    settings: Settings,
+    families: Vec<FamilyTable>,
+}
+
+struct FamilyTable {
+    family: Family,
+    table: Table,
+    assembly: Assembly,
+    /// Whether the kernel holds exactly what `assembly` says.
+    in_place: bool,
+}
+
+impl Kernel {
+    pub(super) fn open(settings: &Settings) -> Result<Self, Error> {
+        let table = |family| FamilyTable {
+            family,
+            table: settings.table(family),
+            assembly: Assembly::default(),
+            in_place: false,
+        };
+        Ok(Self {
+            connection: Connection::open()?,
+            conntrack: Conntrack::open()?,
+            settings: settings.clone(),
+            families: settings.families().into_iter().map(table).collect(),
+        })
+    }
+
+    pub(super) fn sync(
+        &mut self,
+        observed: &Observed,
+        work: Work,
+        zone: Option<String>,
+    ) -> Result<(), Error> {
+        for index in 0..self.families.len() {
+            let node = self
+                .settings
+                .node(self.families[index].family, zone.clone());
+            let everything = work == Work::Everything || !self.families[index].in_place;
+            let pieces = match &work {
+                Work::Services(names) if !everything => pieces_of(observed, names, &node),
+                _ => all_pieces(observed, &node),
+            };
+            if everything {
+                self.replace(index, pieces.rules, &node)?;
+            } else {
+                self.change(index, pieces.rules)?;
+            }
+            self.clean_flows(&node, &pieces.udp);
+        }
+        Ok(())
+    }
+
+    /// The whole table in one step, whatever was there before.
+    fn replace(
+        &mut self,
+        index: usize,
+        pieces: BTreeMap<ServiceName, Ruleset>,
+        node: &Node,
+    ) -> Result<(), Error> {
+        let state = &mut self.families[index];
+        state.assembly = Assembly::default();
+        state.assembly.update(pieces);
+        let mut whole = render_base(node);
+        state.assembly.add_to(&mut whole);
+        self.connection.commit(&whole.replace(&state.table))?;
+        state.in_place = true;
+        tracing::debug!(table = %state.table.name, chains = whole.chains.len(), "service rules in place");
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        index: usize,
+        pieces: BTreeMap<ServiceName, Ruleset>,
+    ) -> Result<(), Error> {
+        let state = &mut self.families[index];
+        let change = state.assembly.change(pieces, &state.table);
+        state.in_place = false;
+        self.connection.commit(&change.main)?;
+        self.connection.commit(&change.cleanup)?;
+        state.in_place = true;
+        Ok(())
+    }
+
+    /// A failure here leaves some UDP clients with an old endpoint for a while: no reason to call
+    /// the rules, which are in place, failed.
+    fn clean_flows(&mut self, node: &Node, services: &UdpServices) {
+        match conntrack::clean(&mut self.conntrack, node.family, services, &node.addresses) {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "stale UDP flows forgotten"),
+            Err(error) => tracing::warn!(%error, "cannot forget stale UDP flows"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Pieces {
+    rules: BTreeMap<ServiceName, Ruleset>,
+    udp: UdpServices,
+}
+
+fn all_pieces(observed: &Observed, node: &Node) -> Pieces {
+    let (services, slices) = observed.all();
+    let mut pieces = Pieces::default();
+    let none = Vec::new();
+    for service in services {
+        let name = ServiceName::of(&service.metadata);
+        let slices = slices.get(&name).unwrap_or(&none);
+        pieces.add(name, &service, slices, node);
+    }
+    pieces
+}
+
+fn pieces_of<'a>(
+    observed: &Observed,
+    names: impl IntoIterator<Item = &'a ServiceName>,
+    node: &Node,
+) -> Pieces {
+    let mut pieces = Pieces::default();
+    for name in names {
+        match observed.service(name) {
+            Some(service) => pieces.add(name.clone(), &service, &observed.slices_of(name), node),
+            None => {
+                pieces.rules.insert(name.clone(), Ruleset::default());
+            }
+        }
+    }
+    pieces
+}
+
+impl Pieces {
+    fn add(
+        &mut self,
+        name: ServiceName,
+        service: &k8s_openapi::api::core::v1::Service,
+        slices: &[std::sync::Arc<k8s_openapi::api::discovery::v1::EndpointSlice>],
+        node: &Node,
+    ) {
+        for port in model::service_ports(service, node.family) {
+            let endpoints = model::endpoints(slices, &port, node.family, &node.name);
+            self.udp.add(&port, &endpoints);
+        }
+        self.rules
+            .insert(name, render_service(service, slices, node));
+    }
+}

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::map::Map;
 use super::object::{Field, Object, Selectable, splice};
 use super::storage::{Prepared, StorageCodec};
+use crate::auth::{ChangeHandler, ObjectChange};
 
 /// How many bytes of old and new states one resource's ring may hold.
 const RING_BYTES: usize = 8 << 20;
@@ -84,6 +85,8 @@ struct State {
     revision: Revision,
     /// Old states that open pages still read.
     pages: VecDeque<Snapshot>,
+    /// Told of every change before its writer is answered.
+    observers: Vec<ChangeHandler>,
 }
 
 impl Bucket {
@@ -217,8 +220,39 @@ impl Bucket {
             old,
             last,
         });
-        state.push(entry);
+        state.push(entry.clone());
         state.revision = event.revision;
+        let observers = state.observers.clone();
+        drop(state);
+        if !observers.is_empty() {
+            let change = self.change(entry.key(), entry.old.as_ref(), entry.new.as_ref());
+            observers.iter().for_each(|observer| observer(&change));
+        }
+    }
+
+    fn change(
+        &self,
+        key: &str,
+        old: Option<&Arc<Object>>,
+        new: Option<&Arc<Object>>,
+    ) -> ObjectChange {
+        let rest = key.strip_prefix(&*self.prefix).unwrap_or(key);
+        let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
+        ObjectChange {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            old: old.map(|object| object.bytes.clone()),
+            new: new.map(|object| object.bytes.clone()),
+        }
+    }
+
+    /// Replays what is there, then tells every change.
+    pub fn observe(&self, observer: ChangeHandler) {
+        let mut state = self.state();
+        for object in state.map.iter_from("") {
+            observer(&self.change(&object.key, None, Some(object)));
+        }
+        state.observers.push(observer);
     }
 
     fn object(&self, event: &StoreEvent, value: &Bytes, codec: &StorageCodec) -> Option<Object> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use sampan_api::registry::ServedVersion;
 use sampan_api::{Reason, Registry, ResourceDef, Status, Target, UserInfo, Verb};
@@ -15,6 +16,7 @@ use super::hooks::{Chain, Hooks, Reserve, Subresource, Virtual};
 use super::object::Object;
 use super::storage::StorageCodec;
 use super::verbs;
+use crate::auth::{ChangeHandler, ObjectSource};
 use crate::encryption::Keyring;
 use crate::inprocess::InProcess;
 use crate::request::{ApiRequest, Authorizer, Pipeline, Reply};
@@ -72,6 +74,21 @@ impl Core {
 
     pub fn flush(&self) -> StoreFuture<()> {
         self.store.flush()
+    }
+}
+
+impl ObjectSource for Core {
+    fn object(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        let object = self.get(group, resource, namespace, name)?;
+        Some(object.bytes.clone())
+    }
+
+    fn subscribe(&self, group: &str, resource: &str, handler: ChangeHandler) {
+        match self.row(group, resource) {
+            Some(def) => self.cache.bucket(&def).observe(handler),
+            None => tracing::error!(group, resource, "no such resource to follow"),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::client::{Resource, parse_revision};
 use crate::informer::Change;
 use crate::key::ObjectKey;
+use crate::reflector::Sink;
 
 /// Labels as they lie in the cache: sorted by key.
 pub type Labels = BTreeMap<String, String>;
@@ -222,56 +223,6 @@ impl<K: Resource> Cache<K> {
         handlers.push(handler);
     }
 
-    /// An object was added or modified.
-    pub(crate) fn apply(&self, object: Bytes) {
-        match Meta::parse(&object) {
-            Ok(meta) => {
-                let revision = parse_revision(&meta.resource_version);
-                self.put(object, meta, &lock(&self.handlers));
-                self.advance(revision, None);
-            }
-            Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a watched object"),
-        }
-    }
-
-    /// An object was deleted; `object` is its last state.
-    pub(crate) fn delete(&self, object: Bytes) {
-        match Meta::parse(&object) {
-            Ok(meta) => {
-                let revision = parse_revision(&meta.resource_version);
-                self.remove(&meta.key, Some(object), &lock(&self.handlers));
-                self.advance(revision, None);
-            }
-            Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a deleted object"),
-        }
-    }
-
-    pub(crate) fn bookmark(&self, resource_version: &str) {
-        self.advance(parse_revision(resource_version), None);
-    }
-
-    /// The cache becomes what a list showed; only differences are told.
-    pub(crate) fn replace(&self, items: Vec<Bytes>, resource_version: &str) {
-        let handlers = lock(&self.handlers);
-        let mut gone: BTreeSet<ObjectKey> = self.contents().objects.keys().cloned().collect();
-        for object in items {
-            match Meta::parse(&object) {
-                Ok(meta) => {
-                    gone.remove(&meta.key);
-                    self.put(object, meta, &handlers);
-                }
-                Err(error) => {
-                    tracing::error!(kind = K::KIND, %error, "cannot read a listed object");
-                }
-            }
-        }
-        for key in gone {
-            self.remove(&key, None, &handlers);
-        }
-        drop(handlers);
-        self.advance(parse_revision(resource_version), Some(true));
-    }
-
     fn put(&self, object: Bytes, meta: Meta, handlers: &[Handler<K>]) {
         let old = self.get(&meta.key);
         if let Some(old) = &old {
@@ -336,6 +287,56 @@ impl<K: Resource> Cache<K> {
             progress.synced |= synced.unwrap_or(false);
             progress.changes += 1;
         });
+    }
+}
+
+impl<K: Resource> Sink for Cache<K> {
+    fn apply(&self, object: Bytes) {
+        match Meta::parse(&object) {
+            Ok(meta) => {
+                let revision = parse_revision(&meta.resource_version);
+                self.put(object, meta, &lock(&self.handlers));
+                self.advance(revision, None);
+            }
+            Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a watched object"),
+        }
+    }
+
+    fn delete(&self, object: Bytes) {
+        match Meta::parse(&object) {
+            Ok(meta) => {
+                let revision = parse_revision(&meta.resource_version);
+                self.remove(&meta.key, Some(object), &lock(&self.handlers));
+                self.advance(revision, None);
+            }
+            Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a deleted object"),
+        }
+    }
+
+    fn bookmark(&self, resource_version: &str) {
+        self.advance(parse_revision(resource_version), None);
+    }
+
+    /// The cache becomes what a list showed; only differences are told.
+    fn replace(&self, items: Vec<Bytes>, resource_version: &str) {
+        let handlers = lock(&self.handlers);
+        let mut gone: BTreeSet<ObjectKey> = self.contents().objects.keys().cloned().collect();
+        for object in items {
+            match Meta::parse(&object) {
+                Ok(meta) => {
+                    gone.remove(&meta.key);
+                    self.put(object, meta, &handlers);
+                }
+                Err(error) => {
+                    tracing::error!(kind = K::KIND, %error, "cannot read a listed object");
+                }
+            }
+        }
+        for key in gone {
+            self.remove(&key, None, &handlers);
+        }
+        drop(handlers);
+        self.advance(parse_revision(resource_version), Some(true));
     }
 }
 

@@ -135,7 +135,7 @@ impl Informers {
                 client: client.clone(),
                 target: target.clone(),
                 params: params.clone(),
-                cache: Arc::clone(&cache),
+                sink: Arc::clone(&cache),
             };
             reflector.run(shutdown.clone())
         });

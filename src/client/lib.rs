@@ -11,7 +11,7 @@ pub mod informer;
 pub mod key;
 pub mod queue;
 pub mod recorder;
-mod reflector;
+pub mod reflector;
 pub mod testing;
 pub mod transport;
 

@@ -1,7 +1,9 @@
-//! Keeps one cache equal to one collection: list, then watch from there, again and again.
+//! Follows one collection: list, then watch from there, again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use futures_util::StreamExt;
 use sampan_api::Target;
@@ -9,8 +11,7 @@ use sampan_util::{Backoff, Shutdown};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::cache::Cache;
-use crate::client::{Client, ListParams, Resource};
+use crate::client::{Client, ListParams};
 use crate::transport::{Error, EventKind, WatchEvent, WatchStream};
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -18,11 +19,24 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// A watch that ends sooner than this without having brought anything counts as a failure.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-pub(crate) struct Reflector<K> {
-    pub(crate) client: Client,
-    pub(crate) target: Target,
-    pub(crate) params: ListParams,
-    pub(crate) cache: Arc<Cache<K>>,
+/// What a followed collection is poured into. Calls come one at a time, in order.
+pub trait Sink: Send + Sync + 'static {
+    /// The whole collection, at the start and whenever the thread was lost.
+    fn replace(&self, items: Vec<Bytes>, resource_version: &str);
+    /// An object was added or modified.
+    fn apply(&self, object: Bytes);
+    /// An object was deleted; this is its last state.
+    fn delete(&self, object: Bytes);
+    /// Nothing happened up to this version.
+    fn bookmark(&self, _resource_version: &str) {}
+}
+
+/// Pours a collection into a sink until shutdown.
+pub struct Reflector<S> {
+    pub client: Client,
+    pub target: Target,
+    pub params: ListParams,
+    pub sink: Arc<S>,
 }
 
 /// Why a watch came to its end.
@@ -34,9 +48,9 @@ enum End {
     Failed(Error),
 }
 
-impl<K: Resource> Reflector<K> {
+impl<S: Sink> Reflector<S> {
     /// Runs until shutdown.
-    pub(crate) async fn run(self, shutdown: Shutdown) {
+    pub async fn run(self, shutdown: Shutdown) {
         tokio::select! {
             () = shutdown.wait() => {}
             () = self.follow() => {}
@@ -75,14 +89,14 @@ impl<K: Resource> Reflector<K> {
         }
     }
 
-    /// Fills the cache and returns the version to watch from.
+    /// Fills the sink and returns the version to watch from.
     async fn list(&self) -> Result<String, (Error, Option<String>)> {
         let list = self
             .client
             .list_raw(&self.target, &self.params)
             .await
             .map_err(|error| (error, None))?;
-        self.cache.replace(list.items, &list.resource_version);
+        self.sink.replace(list.items, &list.resource_version);
         Ok(list.resource_version)
     }
 
@@ -126,9 +140,9 @@ impl<K: Resource> Reflector<K> {
             *version = seen;
         }
         match event.kind {
-            EventKind::Added | EventKind::Modified => self.cache.apply(event.object),
-            EventKind::Deleted => self.cache.delete(event.object),
-            EventKind::Bookmark => self.cache.bookmark(version),
+            EventKind::Added | EventKind::Modified => self.sink.apply(event.object),
+            EventKind::Deleted => self.sink.delete(event.object),
+            EventKind::Bookmark => self.sink.bookmark(version),
         }
     }
 }

@@ -13,16 +13,23 @@ pub mod endpointslice;
 mod fixtures;
 pub mod json;
 pub mod labels;
+pub mod namespace;
 pub mod owner;
 pub mod pods;
 pub mod replicaset;
+pub mod rootca;
 pub mod runtime;
+pub mod serviceaccount;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
+use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::ReplicationController;
+use sampan_api::Registry;
 use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
@@ -30,11 +37,19 @@ use deployment::DeploymentController;
 use endpoints::EndpointsController;
 use endpointslice::EndpointSliceController;
 use replicaset::PodSetController;
+use rootca::RootCaPublisher;
 use runtime::metrics::Metrics;
 use runtime::{Context, Entry, entry};
+use serviceaccount::ServiceAccountController;
 
 /// Every controller, in the order in which they start.
 pub const CONTROLLERS: &[Entry] = &[
+    Entry {
+        name: namespace::NAME,
+        run: |context| namespace::run(context).boxed(),
+    },
+    entry::<ServiceAccountController>(),
+    entry::<RootCaPublisher>(),
     entry::<csr::CertificateController>(),
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
@@ -44,12 +59,38 @@ pub const CONTROLLERS: &[Entry] = &[
 ];
 
 /// What controllers need to know about the cluster.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone)]
 pub struct Settings {
     /// Names of controllers that are not to run.
     pub disabled: Vec<String>,
+    /// The API server's rows; those of custom resources come and go in it.
+    pub registry: Arc<Registry>,
+    /// The certificate by which pods know the API server.
+    pub root_ca_pem: String,
+    /// Address ranges of pods, at most one of each family.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Lengths of the prefixes that nodes get of them.
+    pub node_mask_v4: u8,
+    pub node_mask_v6: u8,
     /// What certificate signing requests are signed with.
     pub authorities: Option<csr::Authorities>,
+    /// A node that was silent for so long is no longer Ready.
+    pub node_grace_period: Duration,
+}
+
+impl Settings {
+    pub fn new(registry: Arc<Registry>, root_ca_pem: String, cluster_cidrs: Vec<IpNet>) -> Self {
+        Self {
+            disabled: Vec::new(),
+            authorities: None,
+            registry,
+            root_ca_pem,
+            cluster_cidrs,
+            node_mask_v4: 24,
+            node_mask_v6: 64,
+            node_grace_period: Duration::from_secs(40),
+        }
+    }
 }
 
 /// Runs all controllers until shutdown. `shared` (system:kube-controller-manager) reads for all;

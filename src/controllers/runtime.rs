@@ -9,9 +9,11 @@ pub mod metrics;
 pub mod plan;
 pub mod watches;
 
+use std::fmt::Display;
+use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
@@ -105,67 +107,26 @@ pub async fn run<C: Controller>(context: Arc<Context>) {
     let client = (context.client_of)(C::IDENTITY);
     let recorder = Recorder::new(client.clone(), C::COMPONENT, "");
     let executor = Executor::new(client, context.shared.clone(), recorder, views);
-    let worker = Arc::new(Worker {
+    let running = Arc::new(Running {
         controller,
         executor,
-        queue: queue.clone(),
         context: Arc::clone(&context),
     });
-    let workers = (0..C::WORKERS).map(|_| task::spawn(C::NAME, Arc::clone(&worker).run()));
-    let running = join_all(workers);
-    context.shutdown.wait().await;
-    queue.close();
-    running.await;
+    work(C::NAME, C::WORKERS, &context, queue, move |key| {
+        let running = Arc::clone(&running);
+        async move { running.reconcile(&key).await }
+    })
+    .await;
 }
 
-struct Worker<C: Controller> {
+struct Running<C: Controller> {
     controller: C,
     executor: Executor,
-    queue: Queue<ObjectKey>,
     context: Arc<Context>,
 }
 
-impl<C: Controller> Worker<C> {
-    async fn run(self: Arc<Self>) {
-        while let Some(key) = self.queue.next().await {
-            let span = tracing::info_span!("reconcile", controller = C::NAME, key = %key);
-            self.work(&key).instrument(span).await;
-            self.queue.done(&key);
-        }
-    }
-
-    async fn work(&self, key: &ObjectKey) {
-        let started = Instant::now();
-        let attempt = AssertUnwindSafe(self.reconcile(key)).catch_unwind().await;
-        let result = match attempt {
-            Ok(Ok(requeue_after)) => {
-                self.queue.forget(key);
-                if let Some(after) = requeue_after {
-                    self.queue.add_after(key.clone(), after);
-                }
-                "success"
-            }
-            Ok(Err(error)) => {
-                let again = self.queue.add_rate_limited(key.clone());
-                if error.is_conflict() || self.context.shutdown.is_triggered() {
-                    tracing::debug!(%error, ?again, "trying again");
-                } else {
-                    tracing::warn!(%error, ?again, "cannot reconcile, trying again");
-                }
-                "error"
-            }
-            Err(_) => {
-                let again = self.queue.add_rate_limited(key.clone());
-                tracing::error!(?again, "a reconcile panicked, trying again");
-                "panic"
-            }
-        };
-        let metrics = &self.context.metrics;
-        metrics.reconciled(C::NAME, result, started.elapsed());
-        metrics.depth(C::NAME, self.queue.len());
-    }
-
-    async fn reconcile(&self, key: &ObjectKey) -> Result<Option<std::time::Duration>, Error> {
+impl<C: Controller> Running<C> {
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Option<Duration>, Error> {
         let Some(observed) = self.controller.observe(key) else {
             return Ok(None);
         };
@@ -180,4 +141,71 @@ impl<C: Controller> Worker<C> {
         self.executor.execute(plan, on_failure).await?;
         Ok(requeue_after)
     }
+}
+
+/// Hands the queue's keys to `handle`, `workers` at a time, until shutdown. A key whose handling
+/// fails or panics comes back after a back-off, one that asks for it after the time it asks for.
+pub(crate) async fn work<T, H, F>(
+    name: &'static str,
+    workers: usize,
+    context: &Arc<Context>,
+    queue: Queue<T>,
+    handle: H,
+) where
+    T: Clone + Eq + Hash + Display + Send + Sync + 'static,
+    H: Fn(T) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Option<Duration>, Error>> + Send + 'static,
+{
+    let workers = (0..workers).map(|_| {
+        let (queue, handle, context) = (queue.clone(), handle.clone(), Arc::clone(context));
+        task::spawn(name, async move {
+            while let Some(key) = queue.next().await {
+                let span = tracing::info_span!("reconcile", controller = name, key = %key);
+                let attempt = handle(key.clone());
+                work_on(name, &key, attempt, &queue, &context)
+                    .instrument(span)
+                    .await;
+                queue.done(&key);
+            }
+        })
+    });
+    let running = join_all(workers);
+    context.shutdown.wait().await;
+    queue.close();
+    running.await;
+}
+
+async fn work_on<T: Clone + Eq + Hash>(
+    name: &'static str,
+    key: &T,
+    attempt: impl Future<Output = Result<Option<Duration>, Error>>,
+    queue: &Queue<T>,
+    context: &Context,
+) {
+    let started = Instant::now();
+    let result = match AssertUnwindSafe(attempt).catch_unwind().await {
+        Ok(Ok(requeue_after)) => {
+            queue.forget(key);
+            if let Some(after) = requeue_after {
+                queue.add_after(key.clone(), after);
+            }
+            "success"
+        }
+        Ok(Err(error)) => {
+            let again = queue.add_rate_limited(key.clone());
+            if error.is_conflict() || context.shutdown.is_triggered() {
+                tracing::debug!(%error, ?again, "trying again");
+            } else {
+                tracing::warn!(%error, ?again, "cannot reconcile, trying again");
+            }
+            "error"
+        }
+        Err(_) => {
+            let again = queue.add_rate_limited(key.clone());
+            tracing::error!(?again, "a reconcile panicked, trying again");
+            "panic"
+        }
+    };
+    context.metrics.reconciled(name, result, started.elapsed());
+    context.metrics.depth(name, queue.len());
 }

@@ -367,8 +367,11 @@ impl Watcher {
     }
 }
 
+/// In the metadata, or in a namespace's spec.
 fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"]
-        .as_array()
-        .is_some_and(|finalizers| !finalizers.is_empty())
+    ["metadata", "spec"].into_iter().any(|part| {
+        object[part]["finalizers"]
+            .as_array()
+            .is_some_and(|finalizers| !finalizers.is_empty())
+    })
 }

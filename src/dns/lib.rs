@@ -87,3 +87,6 @@ pub async fn run(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

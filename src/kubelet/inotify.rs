@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -35,15 +36,28 @@ struct Handle {
 #[derive(Debug)]
 struct Shared {
     fd: AsyncFd<OwnedFd>,
-    watches: Mutex<HashMap<i32, Vec<Arc<Notify>>>>,
+    watches: Mutex<HashMap<i32, Vec<Arc<Listener>>>>,
 }
 
-/// Says that something changed, not what: whoever listens looks again.
+#[derive(Debug, Default)]
+struct Listener {
+    notify: Notify,
+    closed: AtomicBool,
+}
+
+/// Says that something changed and hardly what: whoever listens looks again.
 #[derive(Debug)]
 pub struct FileWatch {
     shared: Arc<Shared>,
     descriptor: i32,
-    notify: Arc<Notify>,
+    listener: Arc<Listener>,
+}
+
+/// What happened since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// Somebody who had been writing closed the file (or one of the folder).
+    pub closed: bool,
 }
 
 impl FileWatcher {
@@ -62,28 +76,31 @@ impl FileWatcher {
     /// Watches a file, or a folder and what is directly in it.
     pub fn watch(&self, path: &Path) -> io::Result<FileWatch> {
         let shared = Arc::clone(&self.0.shared);
-        let notify = Arc::new(Notify::new());
+        let listener = Arc::new(Listener::default());
         let descriptor = {
             let mut watches = shared.watches();
             let descriptor = inotify::add_watch(shared.fd.get_ref(), path, FLAGS)?;
             watches
                 .entry(descriptor)
                 .or_default()
-                .push(Arc::clone(&notify));
+                .push(Arc::clone(&listener));
             descriptor
         };
         Ok(FileWatch {
             shared,
             descriptor,
-            notify,
+            listener,
         })
     }
 }
 
 impl FileWatch {
     /// Returns at once if something changed since the last call.
-    pub async fn changed(&self) {
-        self.notify.notified().await;
+    pub async fn changed(&self) -> Changed {
+        self.listener.notify.notified().await;
+        Changed {
+            closed: self.listener.closed.swap(false, Ordering::AcqRel),
+        }
     }
 }
 
@@ -93,7 +110,7 @@ impl Drop for FileWatch {
         let Some(listeners) = watches.get_mut(&self.descriptor) else {
             return;
         };
-        listeners.retain(|listener| !Arc::ptr_eq(listener, &self.notify));
+        listeners.retain(|listener| !Arc::ptr_eq(listener, &self.listener));
         if listeners.is_empty() {
             watches.remove(&self.descriptor);
             if let Err(error) = inotify::remove_watch(self.shared.fd.get_ref(), self.descriptor) {
@@ -111,21 +128,30 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn watches(&self) -> MutexGuard<'_, HashMap<i32, Vec<Arc<Notify>>>> {
+    fn watches(&self) -> MutexGuard<'_, HashMap<i32, Vec<Arc<Listener>>>> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, descriptor: i32) {
-        if let Some(listeners) = self.watches().get(&descriptor) {
-            listeners.iter().for_each(|listener| listener.notify_one());
+    fn tell(&self, descriptor: i32, closed: bool) {
+        for listener in self.watches().get(&descriptor).into_iter().flatten() {
+            listener.tell(closed);
         }
     }
 
     /// Events were lost: everybody looks again.
     fn tell_all(&self) {
         for listener in self.watches().values().flatten() {
-            listener.notify_one();
+            listener.tell(true);
         }
+    }
+}
+
+impl Listener {
+    fn tell(&self, closed: bool) {
+        if closed {
+            self.closed.store(true, Ordering::Release);
+        }
+        self.notify.notify_one();
     }
 }
 
@@ -141,7 +167,10 @@ async fn read(shared: Arc<Shared>) {
                 Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
                     shared.tell_all();
                 }
-                Ok(event) => shared.tell(event.wd()),
+                Ok(event) => {
+                    let closed = event.events().contains(ReadFlags::CLOSE_WRITE);
+                    shared.tell(event.wd(), closed);
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(error) => {
@@ -168,7 +197,7 @@ mod tests {
         let first = watcher.watch(&path).unwrap();
         let second = watcher.watch(&path).unwrap();
         std::fs::write(&path, "b").unwrap();
-        first.changed().await;
+        while !first.changed().await.closed {}
         second.changed().await;
         drop(first);
         std::fs::write(&path, "c").unwrap();

@@ -96,7 +96,7 @@ impl ImageFolder {
             }
             tokio::select! {
                 () = shutdown.wait() => return Ok(()),
-                () = watch.changed() => {}
+                _ = watch.changed() => {}
             }
         }
     }

@@ -11,6 +11,7 @@ pub mod endpoints;
 pub mod endpointslice;
 #[cfg(test)]
 mod fixtures;
+pub mod garbage;
 pub mod json;
 pub mod labels;
 pub mod namespace;
@@ -47,6 +48,10 @@ pub const CONTROLLERS: &[Entry] = &[
     Entry {
         name: namespace::NAME,
         run: |context| namespace::run(context).boxed(),
+    },
+    Entry {
+        name: garbage::NAME,
+        run: |context| garbage::run(context).boxed(),
     },
     entry::<ServiceAccountController>(),
     entry::<RootCaPublisher>(),

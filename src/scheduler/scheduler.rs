@@ -300,7 +300,12 @@ impl Scheduler {
         });
     }
 
-    fn refuse(&mut self, waiting: Waiting, diagnosis: &Diagnosis, preemption: Option<Preemption>) {
+    fn refuse(
+        &mut self,
+        mut waiting: Waiting,
+        diagnosis: &Diagnosis,
+        preemption: Option<Preemption>,
+    ) {
         let pod = waiting.pod.clone();
         let message = diagnosis.to_string();
         tracing::debug!(
@@ -321,8 +326,12 @@ impl Scheduler {
                 nominate: Some(nominate.clone()),
             },
         );
-        self.queue
-            .refuse(waiting, diagnosis.refused_by, now());
+        // Known here before the informer tells: else the next try could take other victims.
+        let mut nominated = (*pod).clone();
+        nominated.nominated_node = (!nominate.is_empty()).then(|| Arc::from(nominate.as_str()));
+        waiting.pod = Arc::new(nominated);
+        let pod = waiting.pod.clone();
+        self.queue.refuse(waiting, diagnosis.refused_by, now());
         if nominate.is_empty() {
             self.snapshot.clear_nomination(&pod.uid);
         }

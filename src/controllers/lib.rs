@@ -4,6 +4,7 @@
 //! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
 //! [`json`] are what several controllers need.
 
+pub mod aggregation;
 mod backends;
 pub mod csr;
 pub mod deployment;
@@ -15,12 +16,16 @@ pub mod garbage;
 pub mod json;
 pub mod labels;
 pub mod namespace;
+pub mod nodeipam;
+pub mod nodelifecycle;
 pub mod owner;
+pub mod podgc;
 pub mod pods;
 pub mod replicaset;
 pub mod rootca;
 pub mod runtime;
 pub mod serviceaccount;
+pub mod tainteviction;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,14 +39,19 @@ use sampan_api::Registry;
 use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
+use aggregation::AggregationController;
 use deployment::DeploymentController;
 use endpoints::EndpointsController;
 use endpointslice::EndpointSliceController;
+use nodeipam::NodeIpamController;
+use nodelifecycle::NodeLifecycleController;
+use podgc::PodGarbageCollector;
 use replicaset::PodSetController;
 use rootca::RootCaPublisher;
 use runtime::metrics::Metrics;
 use runtime::{Context, Entry, entry};
 use serviceaccount::ServiceAccountController;
+use tainteviction::TaintEvictionController;
 
 /// Every controller, in the order in which they start.
 pub const CONTROLLERS: &[Entry] = &[
@@ -55,6 +65,11 @@ pub const CONTROLLERS: &[Entry] = &[
     },
     entry::<ServiceAccountController>(),
     entry::<RootCaPublisher>(),
+    entry::<NodeIpamController>(),
+    entry::<NodeLifecycleController>(),
+    entry::<TaintEvictionController>(),
+    entry::<PodGarbageCollector>(),
+    entry::<AggregationController>(),
     entry::<csr::CertificateController>(),
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
@@ -77,6 +92,8 @@ pub struct Settings {
     /// Lengths of the prefixes that nodes get of them.
     pub node_mask_v4: u8,
     pub node_mask_v6: u8,
+    /// The wall clock; tests set it.
+    pub clock: Clock,
     /// What certificate signing requests are signed with.
     pub authorities: Option<csr::Authorities>,
     /// A node that was silent for so long is no longer Ready.
@@ -88,6 +105,7 @@ impl Settings {
         Self {
             disabled: Vec::new(),
             authorities: None,
+            clock: Clock::system(),
             registry,
             root_ca_pem,
             cluster_cidrs,
@@ -111,7 +129,6 @@ pub async fn run(
         shared,
         client_of: Arc::new(client_of),
         settings,
-        clock: Clock::system(),
         shutdown,
         metrics: Metrics::default(),
     });

@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use sampan_client::{Client, Error, Informers, ObjectKey, Queue, Recorder};
-use sampan_util::{Clock, Shutdown, task};
+use sampan_util::{Shutdown, task};
 use tracing::Instrument;
 
 pub use execute::Failure;
@@ -40,14 +40,13 @@ pub struct Context {
     pub client_of: ClientOf,
     pub informers: Informers,
     pub settings: Settings,
-    pub clock: Clock,
     pub shutdown: Shutdown,
     pub metrics: Metrics,
 }
 
 impl Context {
     pub fn now(&self) -> Timestamp {
-        Timestamp::try_from(self.clock.now()).unwrap_or(Timestamp::UNIX_EPOCH)
+        Timestamp::try_from(self.settings.clock.now()).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 

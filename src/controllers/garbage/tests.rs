@@ -6,7 +6,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use sampan_api::Registry;
 use sampan_client::testing::FakeServer;
 use sampan_client::{Client, DeleteOptions, Informers, Propagation, Resource};
-use sampan_util::Clock;
 
 use super::*;
 use crate::Settings;
@@ -30,7 +29,6 @@ impl Cluster {
             client_of: Arc::new(move |_| own.clone()),
             informers: Informers::new(client.clone(), shutdown.clone()),
             settings: Settings::new(Arc::new(Registry::builtin()), String::new(), Vec::new()),
-            clock: Clock::system(),
             shutdown: shutdown.clone(),
             metrics: Metrics::default(),
         });

@@ -44,7 +44,6 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         Err(Error::Corrupt { what, .. }) => recover(options, &path, &what)?,
         other => other?,
     };
-    refresh_copy(options, &connection);
     Ok(Opened {
         connection,
         meta,
@@ -223,8 +222,9 @@ pub(super) fn newest_row(connection: &Connection) -> Result<Revision, Error> {
     Ok(newest.unwrap_or(0).cast_unsigned())
 }
 
-/// Renews the last good copy if it has become old; failing to is worth a warning only.
-fn refresh_copy(options: &SqliteOptions, connection: &Connection) {
+/// Renews the last good copy of a database that was checked, if it has become old. Failing to is
+/// worth a warning only.
+pub(super) fn refresh_copy(options: &SqliteOptions, connection: &Connection) {
     let copy = options.good_copy();
     let fresh = fs::metadata(&copy)
         .and_then(|meta| meta.modified())

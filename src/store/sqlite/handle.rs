@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, TrySendError, bounded};
-use rusqlite::Connection;
+use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::oneshot;
 
 use super::writer::{Command, Writer};
@@ -32,8 +32,29 @@ pub struct SqliteStore {
     options: SqliteOptions,
     reader: Arc<Mutex<Connection>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    copy: Mutex<Option<Copy>>,
     /// Held as long as the database is.
     _lock: File,
+}
+
+/// The renewal of the last good copy, beside everything else.
+struct Copy {
+    thread: JoinHandle<()>,
+    stop: InterruptHandle,
+}
+
+impl Copy {
+    fn start(options: &SqliteOptions) -> Result<Self, Error> {
+        let connection = file::connect(options, &options.database(), true)?;
+        let stop = connection.get_interrupt_handle();
+        let options = options.clone();
+        let directory = options.directory.clone();
+        let thread = std::thread::Builder::new()
+            .name("store-copy".to_owned())
+            .spawn(move || file::refresh_copy(&options, &connection))
+            .map_err(|error| Error::io(&directory, error))?;
+        Ok(Self { thread, stop })
+    }
 }
 
 impl SqliteStore {
@@ -41,6 +62,7 @@ impl SqliteStore {
     pub fn open(options: SqliteOptions) -> Result<Self, Error> {
         let opened = file::open(&options)?;
         let reader = file::connect(&options, &options.database(), true)?;
+        let copy = Copy::start(&options)?;
         let shared = Arc::new(Shared::default());
         let (commands, queue) = bounded(QUEUE);
         let writer = Writer::new(
@@ -61,6 +83,7 @@ impl SqliteStore {
             options,
             reader: Arc::new(Mutex::new(reader)),
             thread: Mutex::new(Some(thread)),
+            copy: Mutex::new(Some(copy)),
             _lock: opened.lock,
         })
     }
@@ -146,6 +169,15 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) {
+        let copy = self
+            .copy
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(copy) = copy {
+            copy.stop.interrupt();
+            let _ = copy.thread.join();
+        }
         let _ = self.commands.send(Command::Stop);
         let thread = self
             .thread

@@ -388,6 +388,10 @@ async fn damage_falls_back_to_the_last_good_copy() {
     store.close();
     drop(store);
     let (store, _) = open(&directory.0, |_| {});
+    // The copy is made beside everything else.
+    while !directory.0.join("state.db.good").exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     shown = shown.max(
         store
             .commit(put("/b", Expect::Absent, "new", Class::Durable))

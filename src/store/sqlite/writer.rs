@@ -54,10 +54,12 @@ pub(super) struct Writer {
     volatile_since: Option<Instant>,
     /// The last transaction, while the log file has not been written back since.
     unsettled_since: Option<Instant>,
+    /// How the connection is set.
+    sync: Sync,
 }
 
 /// How a transaction reaches the disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sync {
     /// Before it is answered.
     Now,
@@ -89,6 +91,7 @@ impl Writer {
             compact_to: meta.compacted,
             volatile_since: None,
             unsettled_since: None,
+            sync: Sync::Now,
         }
     }
 
@@ -254,9 +257,8 @@ impl Writer {
     fn defer(&mut self, events: &[Event]) -> Result<(), Error> {
         if self.ledger.revision() > self.ceiling {
             let ceiling = self.ledger.revision() + self.options.reserve;
-            let transaction = self.connection.unchecked_transaction()?;
-            file::write_meta(&transaction, "ceiling", ceiling)?;
-            transaction.commit()?;
+            self.set_sync(Sync::Now)?;
+            self.transaction(|connection| file::write_meta(connection, "ceiling", ceiling))?;
             self.ceiling = ceiling;
             self.unsettled_since = Some(Instant::now());
         }
@@ -291,23 +293,25 @@ impl Writer {
         // Readers must not trust what the transaction is about to remove.
         self.shared.compacted.fetch_max(compacted, Ordering::AcqRel);
         self.set_sync(sync)?;
-        let transaction = self.connection.unchecked_transaction()?;
-        for row in &pending {
-            rows::insert(&transaction, row)?;
-        }
-        for event in events {
-            rows::insert(&transaction, &row_of(event))?;
-        }
-        for garbage in &garbage {
-            rows::delete(&transaction, garbage.row)?;
-        }
-        if compacted != self.compacted {
-            file::write_meta(&transaction, "compacted", compacted)?;
-        }
-        if ceiling != self.ceiling {
-            file::write_meta(&transaction, "ceiling", ceiling)?;
-        }
-        transaction.commit()?;
+        let (old_ceiling, old_compacted) = (self.ceiling, self.compacted);
+        self.transaction(|connection| {
+            for row in &pending {
+                rows::insert(connection, row)?;
+            }
+            for event in events {
+                rows::insert(connection, &row_of(event))?;
+            }
+            for garbage in &garbage {
+                rows::delete(connection, garbage.row)?;
+            }
+            if compacted != old_compacted {
+                file::write_meta(connection, "compacted", compacted)?;
+            }
+            if ceiling != old_ceiling {
+                file::write_meta(connection, "ceiling", ceiling)?;
+            }
+            Ok(())
+        })?;
 
         self.ceiling = ceiling;
         self.compacted = compacted;
@@ -321,14 +325,34 @@ impl Writer {
         Ok(())
     }
 
-    fn set_sync(&self, sync: Sync) -> Result<(), Error> {
+    fn set_sync(&mut self, sync: Sync) -> Result<(), Error> {
+        if self.sync == sync {
+            return Ok(());
+        }
         let mode = match sync {
             Sync::Now => "FULL",
             Sync::Later => "NORMAL",
         };
-        self.connection
-            .pragma_update(None, "synchronous", mode)
-            .map_err(Error::from)
+        self.connection.pragma_update(None, "synchronous", mode)?;
+        self.sync = sync;
+        Ok(())
+    }
+
+    /// All or nothing.
+    fn transaction(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
+    ) -> Result<(), Error> {
+        let run = |sql| -> Result<(), rusqlite::Error> {
+            self.connection.prepare_cached(sql)?.execute([])?;
+            Ok(())
+        };
+        run("BEGIN IMMEDIATE")?;
+        let result = work(&self.connection).and_then(|()| run("COMMIT"));
+        if result.is_err() && !self.connection.is_autocommit() {
+            run("ROLLBACK")?;
+        }
+        Ok(result?)
     }
 
     fn flush(&mut self, sync: Sync) -> Result<(), Error> {
@@ -396,12 +420,12 @@ impl Writer {
             _ => self.compact_to,
         };
         self.set_sync(Sync::Later)?;
-        let transaction = self.connection.unchecked_transaction()?;
-        for garbage in &garbage {
-            rows::delete(&transaction, garbage.row)?;
-        }
-        file::write_meta(&transaction, "compacted", compacted)?;
-        transaction.commit()?;
+        self.transaction(|connection| {
+            for garbage in &garbage {
+                rows::delete(connection, garbage.row)?;
+            }
+            file::write_meta(connection, "compacted", compacted)
+        })?;
         self.ledger.removed(garbage.len());
         // More rows may share the last one's revision: not done before a slice comes up short.
         self.compacted = if done { compacted } else { compacted - 1 };
@@ -435,9 +459,9 @@ impl Writer {
             return;
         }
         let flushed = self.flush(Sync::Now).and_then(|()| {
-            let transaction = self.connection.unchecked_transaction()?;
-            file::write_meta(&transaction, "ceiling", self.ledger.revision())?;
-            transaction.commit()?;
+            self.set_sync(Sync::Now)?;
+            let ceiling = self.ledger.revision();
+            self.transaction(|connection| file::write_meta(connection, "ceiling", ceiling))?;
             self.connection
                 .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
             Ok(())

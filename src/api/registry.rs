@@ -175,7 +175,6 @@ impl ResourceDef {
             return Ok(());
         };
         if self.custom.is_none() {
-            schema.decode(object)?;
             defaults::apply(schema, object);
         }
         schema.decode(object).map(drop)

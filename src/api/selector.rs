@@ -241,7 +241,7 @@ impl Selector {
         if let Some(map) = object.get("matchLabels").and_then(Value::as_object) {
             for (key, value) in map {
                 let value = value.as_str().unwrap_or_default().to_owned();
-                requirements.push(Requirement::new(key, Operator::In, vec![value])?);
+                requirements.push(Requirement::new(key, Operator::Equals, vec![value])?);
             }
         }
         let expressions = object.get("matchExpressions").and_then(Value::as_array);
@@ -784,7 +784,7 @@ mod tests {
         .unwrap();
         assert!(selector.matches(&labels(&[("a", "1")])));
         assert!(!selector.matches(&labels(&[("a", "1"), ("b", "")])));
-        assert_eq!(selector.to_string(), "a in (1),!b");
+        assert_eq!(selector.to_string(), "a=1,!b");
         assert!(
             !Selector::from_object(&Value::Null)
                 .unwrap()

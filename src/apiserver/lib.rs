@@ -10,6 +10,7 @@ pub mod http;
 pub mod inprocess;
 pub mod metrics;
 pub mod openapi;
+pub mod plain;
 pub mod registry;
 pub mod request;
 pub mod streams;

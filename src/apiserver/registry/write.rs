@@ -100,6 +100,7 @@ impl Call {
         self.warnings
             .extend(def.strategy.warnings(object, &Value::Null));
         def.strategy.canonicalize(object);
+        def.normalise(object).map_err(Status::internal)?;
         self.validate(Operation::Create, object, None, &name)
             .await?;
         let key: Key = self.key(&name).into();
@@ -225,6 +226,9 @@ impl Call {
         self.warnings
             .extend(self.def.strategy.warnings(&object, &old));
         self.def.strategy.canonicalize(&mut object);
+        self.def
+            .normalise(&mut object)
+            .map_err(Status::internal)?;
         keep_times(&mut object, &old);
         self.validate(Operation::Update, &mut object, Some(&old), &name)
             .await?;
@@ -309,11 +313,20 @@ impl Call {
         Ok(())
     }
 
+    /// Not through a narrow door such as `status`. Subresources with a kind of their own (scale)
+    /// change the object like any client.
+    fn writes_whole_object(&self) -> bool {
+        match self.def.subresource(self.subresource()) {
+            Some(sub) => sub.kind.is_some(),
+            None => true,
+        }
+    }
+
     /// The kind's preparation, and what an update can never change.
     fn prepare(&self, object: &mut Value, old: &Value) {
         let strategy = &self.def.strategy;
         keep(object, old, "generation");
-        if self.subresource().is_empty() {
+        if self.writes_whole_object() {
             strategy.prepare_for_update(&self.context(), object, old);
         } else {
             strategy.prepare_for_status_update(&self.context(), object, old);
@@ -335,7 +348,7 @@ impl Call {
     fn check_changed(&self, object: &Value, old: &Value) -> Result<(), Status> {
         let strategy = &self.def.strategy;
         let mut errors = metadata::validate_update(object, old);
-        errors.extend(if self.subresource().is_empty() {
+        errors.extend(if self.writes_whole_object() {
             strategy.validate_update(&self.context(), object, old)
         } else {
             strategy.validate_status_update(&self.context(), object, old)
@@ -623,7 +636,7 @@ fn generate_name(prefix: &str) -> String {
 }
 
 /// A random (version 4) UUID.
-fn new_uid() -> String {
+pub(crate) fn new_uid() -> String {
     let mut bytes: [u8; 16] = rand::rng().random();
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;

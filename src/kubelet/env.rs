@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The objects that a pod refers to, already at hand.
-pub trait Objects {
+pub trait Objects: Send + Sync {
     fn config_map(&self, name: &str) -> Option<Arc<ConfigMap>>;
     fn secret(&self, name: &str) -> Option<Arc<Secret>>;
 }

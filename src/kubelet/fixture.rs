@@ -24,6 +24,26 @@ pub(crate) fn pod_of(spec: Value) -> Pod {
     .unwrap()
 }
 
+pub(crate) fn instance(id: &str, state: RunState) -> Instance {
+    Instance {
+        id: id.into(),
+        sandbox_id: "s0".into(),
+        name: id.into(),
+        hash: 0,
+        restart_count: 0,
+        state,
+        created_at: at(10),
+        started_at: (state != RunState::Created).then(|| at(11)),
+        finished_at: (state == RunState::Exited).then(|| at(90)),
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        image: "img:1".into(),
+        image_ref: "img@sha256:1".into(),
+        user: None,
+    }
+}
+
 pub(crate) struct World {
     pub(crate) pod: Pod,
     pub(crate) previous: PodStatus,
@@ -80,25 +100,16 @@ impl World {
         let count = self.runtime.runs(name).count();
         let container = pod::find_container(&self.pod, name).unwrap().1;
         let instance = Instance {
-            id: format!("{name}-{count}"),
-            sandbox_id: "s0".into(),
             name: name.into(),
             hash: pod::container_hash(&container),
             restart_count: u32::try_from(count).unwrap(),
-            state,
-            created_at: at(10),
-            started_at: (state != RunState::Created).then(|| at(11)),
-            finished_at: (state == RunState::Exited).then(|| at(90)),
             exit_code,
             reason: match (state, exit_code) {
                 (RunState::Exited, 0) => "Completed".into(),
                 (RunState::Exited, _) => "Error".into(),
                 _ => String::new(),
             },
-            message: String::new(),
-            image: "img:1".into(),
-            image_ref: "img@sha256:1".into(),
-            user: None,
+            ..instance(&format!("{name}-{count}"), state)
         };
         self.runtime.instances.insert(0, instance);
         self
@@ -122,6 +133,7 @@ impl World {
             crashes: &self.crashes,
             redefined: &self.redefined,
             volumes: self.volumes,
+            mount_retry_at: None,
             busy: &self.busy,
             verdict: self.verdict.as_ref(),
             stopping_since: self.stopping_since,

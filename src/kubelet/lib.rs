@@ -1,5 +1,6 @@
 //! Pods to containers: planner, workers, volumes, probes, status, node registration, streaming server.
 
+pub mod admission;
 pub mod backoff;
 pub mod cgroup;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod images;
 pub mod inotify;
 pub mod lookup;
 pub mod machine;
+pub mod manager;
 pub mod mounts;
 pub mod objects;
 pub mod observe;
@@ -27,10 +29,12 @@ pub mod relist;
 pub mod resolv;
 pub mod runtime;
 pub mod server;
+pub mod start;
 pub mod state;
 pub mod status;
 pub mod text;
 pub mod volumes;
+pub mod worker;
 
 #[cfg(test)]
 mod fixture;

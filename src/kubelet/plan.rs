@@ -23,7 +23,7 @@ use std::fmt;
 pub use containers::{
     Changes, SandboxNeed, changes, crash_key, in_crash_backoff, needs_start, sandbox_need,
 };
-pub use stop::{Stop, termination_grace};
+pub use stop::{MINIMUM_GRACE, Stop, termination_grace};
 
 /// Verdicts of the probes on one run of a container; `None` until a threshold was reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct Observed<'a> {
     /// Ids of containers killed because their definition changed.
     pub redefined: &'a HashSet<String>,
     pub volumes: Volumes,
+    /// Setting up volumes failed; not to be tried again before.
+    pub mount_retry_at: Option<Timestamp>,
     pub busy: &'a Busy,
     pub verdict: Option<&'a Verdict>,
     /// When stopping began.
@@ -216,7 +218,10 @@ fn plan_running(observed: &Observed<'_>, plan: &mut Plan) {
     let busy = observed.busy;
     let needs_mount = matches!(observed.volumes, Volumes::Unmounted | Volumes::Stale);
     if needs_mount && !busy.mounting {
-        plan.actions.push(Action::Mount);
+        match observed.mount_retry_at.filter(|at| observed.now < *at) {
+            Some(at) => plan.wake(at),
+            None => plan.actions.push(Action::Mount),
+        }
     }
     if observed.volumes == Volumes::Unmounted || busy.creating_sandbox {
         return;

@@ -77,7 +77,7 @@ pub(super) fn plan(observed: &Observed<'_>, plan: &mut Plan) {
         return;
     }
     if observed.volumes != Volumes::Released {
-        if !busy.releasing {
+        if !busy.releasing && !busy.mounting {
             plan.actions.push(Action::Release);
         }
         return;

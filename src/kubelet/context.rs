@@ -1,0 +1,49 @@
+//! What all pod workers of a node share.
+
+use crate::cgroup::Cgroups;
+use crate::dirs::Dirs;
+use crate::fields::Surroundings;
+use crate::handlers::Handlers;
+use crate::images::Puller;
+use crate::objects::ObjectCache;
+use crate::relist::Relister;
+use crate::resolv::Names;
+use k8s_openapi::api::core::v1::Service;
+use sampan_client::{Client, Lister, Recorder};
+use sampan_cri::Runtime;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+pub struct Context {
+    pub node_name: String,
+    pub client: Client,
+    pub recorder: Recorder,
+    pub runtime: Runtime,
+    pub puller: Puller,
+    pub handlers: Handlers,
+    pub objects: Arc<ObjectCache>,
+    pub services: Lister<Service>,
+    pub cgroups: Option<Cgroups>,
+    pub dirs: Dirs,
+    pub names: Names,
+    pub relister: Arc<Relister>,
+    /// Addresses and capacity of the node; pod addresses are filled in per pod.
+    pub around: Surroundings,
+    pub node_memory: i64,
+    /// Why the pod network cannot be used yet.
+    pub network: watch::Receiver<Result<(), String>>,
+}
+
+impl Context {
+    pub fn network_ready(&self) -> bool {
+        self.network.borrow().is_ok()
+    }
+
+    /// The surroundings of a pod with these addresses.
+    pub fn around(&self, pod_ips: &[String]) -> Surroundings {
+        Surroundings {
+            pod_ips: pod_ips.to_vec(),
+            ..self.around.clone()
+        }
+    }
+}

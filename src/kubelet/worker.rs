@@ -1,0 +1,498 @@
+//! One worker per pod: observes, asks the planner, executes what it says.
+//!
+//! The worker owns everything that is remembered about its pod. It sleeps until something happens:
+//! mail (the object changed, the runtime changed, a probe spoke), a job that ended, or the time the
+//! planner asked for. Jobs run beside it, so that a long pull or a grace period never keeps it from
+//! listening. When the agent stops the worker just ends: containers keep running, and the next
+//! worker finds them by their labels. Upstream counterpart: `pod_workers`.
+
+pub(crate) mod disk;
+pub(crate) mod jobs;
+pub(crate) mod mailbox;
+mod memory;
+mod probing;
+
+use crate::context::Context;
+use crate::dirs::PodDirs;
+use crate::manager::{View, Views};
+use crate::plan::{Action, Plan, StartFailure, Volumes, plan_pod};
+use crate::pod;
+use crate::start::{Failure, Progress, Sequence};
+use crate::status::{self, ERR_IMAGE_PULL, status_patch};
+use disk::Disk;
+use jiff::{SignedDuration, Timestamp};
+use jobs::{Done, Scope};
+use k8s_openapi::api::core::v1::Pod;
+use mailbox::{Mail, Mailbox};
+use memory::Memory;
+use sampan_util::Shutdown;
+use serde_json::Value;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Between attempts at a start that failed for other reasons than the image.
+const START_RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// Between attempts to ask a runtime that does not answer.
+const REFRESH_RETRY: Duration = Duration::from_secs(1);
+
+pub struct Worker {
+    context: Arc<Context>,
+    mailbox: Arc<Mailbox>,
+    views: Arc<Views>,
+    dirs: PodDirs,
+    disk: Arc<Disk>,
+    memory: Memory,
+    jobs: JoinSet<Done>,
+    /// Handles of jobs that a stop cancels.
+    cancellable: Vec<AbortHandle>,
+    probing: probing::Probing,
+    is_retired: bool,
+    needs_refresh: bool,
+    wake_at: Option<Timestamp>,
+}
+
+impl Worker {
+    pub fn new(
+        context: Arc<Context>,
+        views: Arc<Views>,
+        mailbox: Arc<Mailbox>,
+        pod: Arc<Pod>,
+        is_gone: bool,
+    ) -> Self {
+        Self {
+            dirs: context.dirs.of(&pod),
+            disk: Arc::default(),
+            memory: Memory::new(pod, is_gone),
+            jobs: JoinSet::new(),
+            cancellable: Vec::new(),
+            probing: probing::Probing::default(),
+            is_retired: false,
+            needs_refresh: true,
+            wake_at: None,
+            context,
+            mailbox,
+            views,
+        }
+    }
+
+    /// Runs until the pod and all its traces are gone, or until shutdown.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let mut network = self.context.network.clone();
+        self.hold_objects();
+        loop {
+            self.take_mail();
+            while let Some(done) = self.jobs.try_join_next() {
+                self.finish(done.ok());
+            }
+            if self.needs_refresh {
+                self.refresh().await;
+            }
+            self.step();
+            if self.is_retired {
+                return;
+            }
+            tokio::select! {
+                () = self.mailbox.notified() => {}
+                Some(done) = self.jobs.join_next() => self.finish(done.ok()),
+                () = until(self.wake_at) => {}
+                Ok(()) = network.changed() => {}
+                () = shutdown.wait() => return,
+            }
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        Scope {
+            context: Arc::clone(&self.context),
+            pod: Arc::clone(&self.memory.pod),
+            dirs: self.dirs.clone(),
+            disk: Arc::clone(&self.disk),
+        }
+    }
+
+    /// Watches what the pod refers to; a changed reference starts with a new watch.
+    fn hold_objects(&mut self) {
+        let wanted = crate::objects::references(&self.memory.pod);
+        let is_current = self
+            .memory
+            .held
+            .as_ref()
+            .is_some_and(|held| held.references == wanted);
+        if is_current || self.memory.is_gone {
+            return;
+        }
+        let mailbox = Arc::clone(&self.mailbox);
+        let wake: crate::objects::Wake =
+            Arc::new(move || mailbox.put(|mail| mail.objects_changed = true));
+        let held = self.context.objects.hold(&self.memory.pod, &wake);
+        self.memory.held = Some(Arc::new(held));
+    }
+
+    async fn refresh(&mut self) {
+        let uid = pod::uid(&self.memory.pod).to_owned();
+        let observer = &mut self.memory.observer;
+        match observer.refresh(&self.context.runtime, &uid).await {
+            Ok(()) => {
+                self.needs_refresh = false;
+                self.memory.is_observed = true;
+                self.context.relister.note(&uid, &observer.state);
+            }
+            Err(error) => {
+                tracing::debug!(pod = %pod::describe(&self.memory.pod), %error, "the runtime does not answer");
+            }
+        }
+    }
+
+    fn take_mail(&mut self) {
+        let mail: Mail = self.mailbox.take();
+        if let Some(pod) = mail.pod {
+            self.memory.accept_pod(pod);
+            self.hold_objects();
+        }
+        self.memory.is_gone |= mail.is_gone;
+        self.needs_refresh |= mail.runtime_changed;
+        if let Some(verdict) = mail.verdict {
+            self.memory.verdict.get_or_insert(verdict);
+        }
+        if mail.objects_changed {
+            self.memory.objects_changed();
+        }
+        for (container_id, kind, verdict) in mail.probes {
+            self.memory.probe_said(container_id, kind, verdict);
+        }
+        for progress in mail.progress {
+            self.needs_refresh = true;
+            self.accept_progress(progress);
+        }
+    }
+
+    fn accept_progress(&mut self, progress: Progress) {
+        match progress {
+            Progress::Running(_) => {}
+            Progress::Started(name) => {
+                self.memory.busy.starting.remove(&name);
+                self.memory.failures.remove(&name);
+            }
+            Progress::Failed(name, failure) => {
+                self.memory.busy.starting.remove(&name);
+                self.record_failure(name, failure);
+            }
+        }
+    }
+
+    fn record_failure(&mut self, name: String, failure: Failure) {
+        let now = Timestamp::now();
+        let mut retry_at = now + START_RETRY;
+        if failure.reason == ERR_IMAGE_PULL {
+            let image = pod::find_container(&self.memory.pod, &name)
+                .and_then(|(_, c)| c.image.clone())
+                .unwrap_or_default();
+            self.memory.pulls.advance(&image, now, now);
+            retry_at = now + self.memory.pulls.delay(&image);
+        }
+        let failure = StartFailure {
+            reason: failure.reason,
+            message: failure.message,
+            at: now,
+            retry_at,
+        };
+        self.memory.failures.insert(name, failure);
+    }
+
+    fn finish(&mut self, done: Option<Done>) {
+        let memory = &mut self.memory;
+        let busy = &mut memory.busy;
+        match done {
+            // A job that was cancelled took its slot back when it was.
+            None => {}
+            Some(Done::Mounted(outcome)) => memory.accept_volumes(*outcome),
+            Some(Done::SandboxCreated(result)) => {
+                busy.creating_sandbox = false;
+                memory.sandbox_failures = match result {
+                    Ok(()) => 0,
+                    Err(()) => memory.sandbox_failures + 1,
+                };
+                self.needs_refresh = true;
+            }
+            Some(Done::Started(names)) => {
+                for name in names {
+                    busy.starting.remove(&name);
+                }
+                self.needs_refresh = true;
+            }
+            Some(Done::Killed(id)) => {
+                busy.killing.remove(&id);
+                self.needs_refresh = true;
+            }
+            Some(Done::SandboxStopped(id)) => {
+                busy.stopping_sandboxes.remove(&id);
+                self.needs_refresh = true;
+            }
+            Some(Done::Removed(id)) => {
+                busy.removing.remove(&id);
+                self.needs_refresh = true;
+            }
+            Some(Done::Released(ok)) => {
+                busy.releasing = false;
+                if ok {
+                    memory.volumes = Volumes::Released;
+                } else {
+                    memory.release_failures += 1;
+                }
+            }
+            // Once sent it is the server's business; finalizers may keep the object for a while.
+            Some(Done::Deleted(ok)) => busy.deleting = ok,
+            Some(Done::Purged(ok)) => {
+                busy.purging = false;
+                memory.is_purged = ok;
+                memory.release_failures += u32::from(!ok);
+                self.needs_refresh = !ok;
+            }
+            Some(Done::Reported(pod)) => memory.accept_report(pod),
+        }
+    }
+
+    /// Plans, reports, executes.
+    fn step(&mut self) {
+        if !self.memory.is_observed {
+            self.wake_after(REFRESH_RETRY);
+            return;
+        }
+        let now = Timestamp::now();
+        let host_ips = &self.context.around.host_ips;
+        let network_ready = self.context.network_ready();
+        let plan = plan_pod(&self.memory.observed(host_ips, network_ready, now));
+        self.wake_at = plan.wake_at;
+        if let Some(at) = self.memory.renew_at
+            && plan.stop.is_none()
+        {
+            self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        }
+        if self.needs_refresh {
+            self.wake_after(REFRESH_RETRY);
+        }
+        if let Some(stop) = &plan.stop {
+            self.memory.stopping_since.get_or_insert(stop.since);
+        }
+        self.announce_backoff(&plan);
+        self.report(&plan);
+        self.publish();
+        let stops = plan.stop.is_some();
+        let mailbox = &self.mailbox;
+        self.probing
+            .follow(&self.context, &self.memory, mailbox, stops);
+        for action in plan.actions {
+            self.execute(action, now);
+        }
+    }
+
+    fn wake_after(&mut self, delay: Duration) {
+        let delay = SignedDuration::try_from(delay).unwrap_or_default();
+        let at = Timestamp::now() + delay;
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// One event per back-off, of a crash or of a pull.
+    fn announce_backoff(&mut self, plan: &Plan) {
+        let pod = Arc::clone(&self.memory.pod);
+        for (name, until) in &plan.backing_off {
+            let known = self.memory.announced.insert(name.clone(), *until);
+            if known != Some(*until) {
+                let message = format!(
+                    "Back-off restarting failed container {name} in pod {}",
+                    pod::describe(&pod)
+                );
+                let about = crate::events::container_reference(&pod, name);
+                self.context
+                    .recorder
+                    .record(about, true, "BackOff", message);
+            }
+        }
+        let now = Timestamp::now();
+        let waiting: Vec<(String, Timestamp)> = self
+            .memory
+            .failures
+            .iter()
+            .filter(|(_, f)| f.reason == ERR_IMAGE_PULL)
+            .filter(|(_, f)| now >= f.at + status::PULL_ERROR_SHOWN && now < f.retry_at)
+            .map(|(name, f)| (name.clone(), f.retry_at))
+            .collect();
+        for (name, until) in waiting {
+            let known = self.memory.announced.insert(name.clone(), until);
+            if known != Some(until) {
+                let image = pod::find_container(&pod, &name)
+                    .and_then(|(_, c)| c.image.clone())
+                    .unwrap_or_default();
+                let about = crate::events::container_reference(&pod, &name);
+                let message = format!("Back-off pulling image {image:?}");
+                self.context
+                    .recorder
+                    .record(about, false, "BackOff", message);
+            }
+        }
+    }
+
+    /// Writes the status if the server has another one; one write at a time.
+    fn report(&mut self, plan: &Plan) {
+        self.memory.previous = plan.status.clone();
+        if self.memory.is_gone {
+            return;
+        }
+        let wanted = serde_json::to_value(&plan.status).unwrap_or(Value::Null);
+        let uid = pod::uid(&self.memory.pod).to_owned();
+        let patch = status_patch(&uid, &self.memory.reported, &wanted);
+        self.memory.is_reported = patch.is_none()
+            && plan
+                .status
+                .phase
+                .as_deref()
+                .is_some_and(pod::is_terminal_phase);
+        let Some(patch) = patch.filter(|_| !self.memory.is_reporting) else {
+            return;
+        };
+        self.memory.is_reporting = true;
+        let failures = self.memory.report_failures;
+        let job = self.scope().report(patch, failures);
+        self.jobs.spawn(job);
+    }
+
+    fn publish(&self) {
+        let memory = &self.memory;
+        self.views.put(
+            pod::uid(&memory.pod),
+            View {
+                pod: Arc::clone(&memory.pod),
+                status: memory.previous.clone(),
+                runtime: memory.observer.state.clone(),
+                logs: self.dirs.logs.clone(),
+            },
+        );
+    }
+
+    fn spawn(&mut self, job: impl Future<Output = Done> + Send + 'static) -> AbortHandle {
+        self.jobs.spawn(job)
+    }
+
+    fn execute(&mut self, action: Action, now: Timestamp) {
+        tracing::debug!(pod = %pod::describe(&self.memory.pod), %action, "act");
+        let scope = self.scope();
+        let failures = self.memory.release_failures;
+        match action {
+            Action::Mount => self.mount(scope),
+            Action::CreateSandbox { attempt, replaces } => {
+                self.memory.busy.creating_sandbox = true;
+                let failures = self.memory.sandbox_failures;
+                self.spawn(scope.create_sandbox(attempt, replaces, failures));
+            }
+            Action::Start(names) => self.start(names, now),
+            Action::CancelStart => self.cancel_start(),
+            Action::Kill {
+                id,
+                name,
+                message,
+                grace,
+                redefined,
+            } => {
+                if redefined {
+                    self.memory.redefined.insert(id.clone());
+                }
+                let is_first = self.memory.busy.killing.insert(id.clone(), grace).is_none();
+                self.spawn(scope.kill(id, name, message, grace, is_first));
+            }
+            Action::StopSandbox(id) => {
+                self.memory.busy.stopping_sandboxes.insert(id.clone());
+                self.spawn(scope.stop_sandbox(id));
+            }
+            Action::RemoveContainer(id) => {
+                let instance = self.memory.instance(&id);
+                let (name, count) =
+                    instance.map_or((String::new(), 0), |i| (i.name.clone(), i.restart_count));
+                self.memory.busy.removing.insert(id.clone());
+                self.spawn(scope.remove_container(id, name, count));
+            }
+            Action::RemoveSandbox(id) => {
+                self.memory.busy.removing.insert(id.clone());
+                self.spawn(scope.remove_sandbox(id));
+            }
+            Action::Release => {
+                self.memory.busy.releasing = true;
+                self.spawn(scope.release(failures));
+            }
+            Action::Delete => {
+                self.memory.busy.deleting = true;
+                self.spawn(scope.delete(failures));
+            }
+            Action::Purge => {
+                self.memory.busy.purging = true;
+                let runtime = self.memory.observer.state.clone();
+                self.spawn(scope.purge(runtime, failures));
+            }
+            Action::Retire => {
+                self.views.remove(pod::uid(&self.memory.pod));
+                self.context.relister.forget(pod::uid(&self.memory.pod));
+                self.is_retired = true;
+            }
+        }
+    }
+
+    fn mount(&mut self, scope: Scope) {
+        let Some(held) = self.memory.held.clone() else {
+            return;
+        };
+        self.memory.busy.mounting = true;
+        self.memory.remount = false;
+        let tokens = self.memory.tokens.clone();
+        let pod_ips = self.memory.observer.state.ips().to_vec();
+        let handle = self.spawn(scope.mount(held, tokens, pod_ips));
+        self.cancellable.push(handle);
+    }
+
+    fn start(&mut self, names: Vec<String>, now: Timestamp) {
+        let state = &self.memory.observer.state;
+        let (Some(sandbox), Some(held)) = (state.sandbox().cloned(), self.memory.held.clone())
+        else {
+            return;
+        };
+        self.memory.note_restarts(&names, now);
+        self.memory.busy.starting.extend(names.iter().cloned());
+        let sequence = Sequence {
+            context: Arc::clone(&self.context),
+            pod: Arc::clone(&self.memory.pod),
+            dirs: self.dirs.clone(),
+            sandbox,
+            runtime: self.memory.observer.state.clone(),
+            volumes: self.memory.mounted.clone(),
+            held,
+            disk: Arc::clone(&self.disk),
+            names: names.clone(),
+        };
+        let mailbox = Arc::clone(&self.mailbox);
+        let handle = self.spawn(async move {
+            sequence
+                .run(|progress| mailbox.put(|mail| mail.progress.push(progress)))
+                .await;
+            Done::Started(names)
+        });
+        self.cancellable.push(handle);
+    }
+
+    fn cancel_start(&mut self) {
+        for handle in self.cancellable.drain(..) {
+            handle.abort();
+        }
+        self.memory.busy.starting.clear();
+        self.memory.busy.mounting = false;
+        self.needs_refresh = true;
+        self.mailbox.put(|mail| mail.runtime_changed = true);
+    }
+}
+
+async fn until(at: Option<Timestamp>) {
+    let Some(at) = at else {
+        return std::future::pending().await;
+    };
+    let left = Duration::try_from(at.duration_since(Timestamp::now()));
+    tokio::time::sleep(left.unwrap_or_default()).await;
+}

@@ -1,0 +1,219 @@
+//! What a worker remembers of its pod between two plans.
+
+use super::jobs::MountOutcome;
+use crate::backoff::Backoff;
+use crate::objects::Held;
+use crate::observe::Observer;
+use crate::plan::{Busy, Observed, ProbeState, StartFailure, Verdict, Volumes, crash_key};
+use crate::pod;
+use crate::probes::Kind;
+use crate::state::{Instance, RunState};
+use crate::volumes::MountedVolumes;
+use crate::volumes::token::Tokens;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+const FIRST_MOUNT_RETRY: SignedDuration = SignedDuration::from_millis(500);
+const LAST_MOUNT_RETRY: SignedDuration = SignedDuration::from_secs(122);
+
+#[derive(Default)]
+pub(super) struct Memory {
+    pub pod: Arc<Pod>,
+    pub previous: PodStatus,
+    /// The status as the server has it.
+    pub reported: Value,
+    pub is_reporting: bool,
+    pub report_failures: u32,
+    pub observer: Observer,
+    /// The runtime has been asked at least once.
+    pub is_observed: bool,
+    pub probes: HashMap<String, ProbeState>,
+    pub failures: HashMap<String, StartFailure>,
+    pub crashes: Backoff,
+    pub pulls: Backoff,
+    /// Back-offs that an event has told of.
+    pub announced: HashMap<String, Timestamp>,
+    pub redefined: HashSet<String>,
+    pub held: Option<Arc<Held>>,
+    pub volumes: Volumes,
+    pub mounted: MountedVolumes,
+    pub tokens: Tokens,
+    pub renew_at: Option<Timestamp>,
+    pub mount_failures: u32,
+    pub mount_retry_at: Option<Timestamp>,
+    /// Something changed while volumes were being set up.
+    pub remount: bool,
+    pub busy: Busy,
+    pub verdict: Option<Verdict>,
+    pub stopping_since: Option<Timestamp>,
+    pub sandbox_failures: u32,
+    pub release_failures: u32,
+    pub is_gone: bool,
+    pub is_reported: bool,
+    pub is_purged: bool,
+}
+
+fn version(pod: &Pod) -> u64 {
+    let text = pod.metadata.resource_version.as_deref();
+    text.and_then(|v| v.parse().ok()).unwrap_or_default()
+}
+
+fn status_value(pod: &Pod) -> Value {
+    let status = pod.status.clone().unwrap_or_default();
+    serde_json::to_value(status).unwrap_or(Value::Null)
+}
+
+impl Memory {
+    pub fn new(pod: Arc<Pod>, is_gone: bool) -> Self {
+        Self {
+            previous: pod.status.clone().unwrap_or_default(),
+            reported: status_value(&pod),
+            pod,
+            is_gone,
+            ..Self::default()
+        }
+    }
+
+    pub fn observed<'a>(
+        &'a self,
+        host_ips: &'a [String],
+        network_ready: bool,
+        now: Timestamp,
+    ) -> Observed<'a> {
+        let is_due = self.renew_at.is_some_and(|at| now >= at);
+        let volumes = match self.volumes {
+            Volumes::Mounted if is_due => Volumes::Stale,
+            volumes => volumes,
+        };
+        Observed {
+            pod: &self.pod,
+            previous: &self.previous,
+            runtime: &self.observer.state,
+            probes: &self.probes,
+            failures: &self.failures,
+            crashes: &self.crashes,
+            redefined: &self.redefined,
+            volumes,
+            mount_retry_at: self.mount_retry_at,
+            busy: &self.busy,
+            verdict: self.verdict.as_ref(),
+            stopping_since: self.stopping_since,
+            is_gone: self.is_gone,
+            is_reported: self.is_reported,
+            is_purged: self.is_purged,
+            network_ready,
+            host_ips,
+            now,
+        }
+    }
+
+    /// A newer form of the pod; an older one that arrives late is ignored.
+    pub fn accept_pod(&mut self, pod: Arc<Pod>) {
+        if version(&pod) < version(&self.pod) {
+            return;
+        }
+        let metadata = |pod: &Pod| {
+            let metadata = &pod.metadata;
+            (metadata.labels.clone(), metadata.annotations.clone())
+        };
+        let shows_itself = pod::spec(&pod).volumes.iter().flatten().any(|v| {
+            v.downward_api.is_some()
+                || v.projected
+                    .iter()
+                    .flat_map(|p| p.sources.iter().flatten())
+                    .any(|s| s.downward_api.is_some())
+        });
+        if shows_itself && metadata(&pod) != metadata(&self.pod) {
+            self.make_stale();
+        }
+        self.reported = status_value(&pod);
+        self.pod = pod;
+    }
+
+    /// The server's answer to a status write.
+    pub fn accept_report(&mut self, pod: Option<Box<Pod>>) {
+        self.is_reporting = false;
+        match pod {
+            Some(pod) => {
+                self.report_failures = 0;
+                self.accept_pod(Arc::from(pod));
+            }
+            None => self.report_failures += 1,
+        }
+    }
+
+    fn make_stale(&mut self) {
+        if self.volumes == Volumes::Mounted {
+            self.volumes = Volumes::Stale;
+        }
+        self.remount = true;
+        self.mount_retry_at = None;
+    }
+
+    /// An object that the pod refers to has changed: volumes may show something else now, and
+    /// containers that could not be configured may have become possible.
+    pub fn objects_changed(&mut self) {
+        self.make_stale();
+        self.failures
+            .retain(|_, failure| failure.reason != "CreateContainerConfigError");
+    }
+
+    pub fn accept_volumes(&mut self, outcome: MountOutcome) {
+        self.busy.mounting = false;
+        self.tokens = outcome.tokens;
+        self.renew_at = outcome.renew_at;
+        if self.volumes == Volumes::Released {
+            return;
+        }
+        if outcome.is_complete {
+            self.mounted = outcome.volumes;
+            self.mount_failures = 0;
+            self.mount_retry_at = None;
+            self.volumes = if self.remount {
+                Volumes::Stale
+            } else {
+                Volumes::Mounted
+            };
+        } else if !self.remount {
+            let factor = 1 << self.mount_failures.min(10);
+            let delay = (FIRST_MOUNT_RETRY * factor).min(LAST_MOUNT_RETRY);
+            self.mount_retry_at = Some(Timestamp::now() + delay);
+            self.mount_failures += 1;
+            // What stands stays usable.
+            if self.volumes != Volumes::Unmounted {
+                self.volumes = Volumes::Stale;
+            }
+        }
+    }
+
+    pub fn probe_said(&mut self, container_id: String, kind: Kind, verdict: bool) {
+        let state = self.probes.entry(container_id).or_default();
+        match kind {
+            Kind::Startup => state.startup = Some(verdict),
+            Kind::Liveness => state.liveness = Some(verdict),
+            Kind::Readiness => state.readiness = Some(verdict),
+        }
+    }
+
+    pub fn instance(&self, id: &str) -> Option<&Instance> {
+        self.observer.state.instances.iter().find(|i| i.id == id)
+    }
+
+    /// Each restart of a container that ended makes the next one wait longer.
+    pub fn note_restarts(&mut self, names: &[String], now: Timestamp) {
+        for name in names {
+            let mut runs = self.observer.state.runs(name);
+            let Some(exited) = runs.find(|i| i.state == RunState::Exited) else {
+                continue;
+            };
+            let Some((_, container)) = pod::find_container(&self.pod, name) else {
+                continue;
+            };
+            let at = exited.finished_at.unwrap_or(exited.created_at);
+            self.crashes.advance(&crash_key(&container), at, now);
+        }
+    }
+}

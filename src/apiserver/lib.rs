@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod allocate;
 pub mod auth;
+pub mod bootstrap;
 pub mod discovery;
 pub mod encryption;
 pub mod health;

@@ -83,12 +83,16 @@ impl Plain {
     /// The body, checked against the type it must have.
     fn body(&mut self, group: &str, version: &str, kind: &str) -> Result<Value, Status> {
         let Body::Object(mut object) = std::mem::replace(&mut self.call.body, Body::None) else {
-            return Err(Status::bad_request("the request needs an object in its body"));
+            return Err(Status::bad_request(
+                "the request needs an object in its body",
+            ));
         };
         let api_version = sampan_api::resource::api_version(group, version);
         meta::default_text(&mut object, "kind", kind);
         meta::default_text(&mut object, "apiVersion", &api_version);
-        if meta::text(&object, &["kind"]) != kind || meta::text(&object, &["apiVersion"]) != api_version {
+        if meta::text(&object, &["kind"]) != kind
+            || meta::text(&object, &["apiVersion"]) != api_version
+        {
             return Err(self.wrong_kind(&object, group, kind));
         }
         if let Some(schema) = schema::of_kind(group, version, kind) {
@@ -111,7 +115,10 @@ impl Plain {
                 "{given} in version {version:?} cannot be handled as a {kind}: no kind {given:?} is registered for version {api_version:?}"
             ));
         }
-        let package = group.split('.').next().filter(|package| !package.is_empty());
+        let package = group
+            .split('.')
+            .next()
+            .filter(|package| !package.is_empty());
         Status::bad_request(format!(
             "{given} in version {version:?} cannot be handled as a {kind}: converting ({version}.{given}) to ({}.{kind}): unknown conversion",
             package.unwrap_or("core")
@@ -213,8 +220,15 @@ impl Plain {
 }
 
 /// The row and version of another resource, for requests that one of these makes itself.
-fn row(server: &ApiServer, group: &str, plural: &str) -> Result<(Arc<ResourceDef>, ServedVersion), Status> {
-    let def = server.core().row(group, plural).ok_or_else(no_such_resource)?;
+fn row(
+    server: &ApiServer,
+    group: &str,
+    plural: &str,
+) -> Result<(Arc<ResourceDef>, ServedVersion), Status> {
+    let def = server
+        .core()
+        .row(group, plural)
+        .ok_or_else(no_such_resource)?;
     let version = def.storage_version().clone();
     Ok((def, version))
 }

@@ -195,7 +195,8 @@ impl Virtual for RulesReview {
             let mut resource_rules = Vec::new();
             let mut other_rules = Vec::new();
             if plain.call.user.in_group("system:masters") {
-                resource_rules.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+                resource_rules
+                    .push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
                 other_rules.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
             }
             for rule in rules {
@@ -230,7 +231,8 @@ mod tests {
 
     #[test]
     fn reviews_are_checked() {
-        let good = json!({"spec": {"user": "u", "resourceAttributes": {"verb": "get", "namespace": "n"}}});
+        let good =
+            json!({"spec": {"user": "u", "resourceAttributes": {"verb": "get", "namespace": "n"}}});
         assert!(check(&good, "LocalSubjectAccessReview", "n").is_ok());
         assert!(check(&good, "LocalSubjectAccessReview", "m").is_err());
         assert!(check(&json!({"spec": {}}), "SelfSubjectAccessReview", "").is_err());

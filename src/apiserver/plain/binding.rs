@@ -27,7 +27,9 @@ impl Subresource for PodBinding {
         def: Arc<ResourceDef>,
         request: ApiRequest,
     ) -> BoxFuture<'static, Result<Reply, Status>> {
-        Box::pin(async move { bind(Plain::new(server, def, request)?.only(&[Verb::Create])?).await })
+        Box::pin(
+            async move { bind(Plain::new(server, def, request)?.only(&[Verb::Create])?).await },
+        )
     }
 }
 
@@ -107,18 +109,31 @@ fn check(binding: &Value) -> Result<(), Status> {
 
 fn precondition(pod: &Value, binding: &Value) -> Result<(), Status> {
     let name = text(pod, &["metadata", "name"]);
-    let (wanted, own) = (text(binding, &["metadata", "uid"]), text(pod, &["metadata", "uid"]));
+    let (wanted, own) = (
+        text(binding, &["metadata", "uid"]),
+        text(pod, &["metadata", "uid"]),
+    );
     if !wanted.is_empty() && wanted != own {
-        return Err(Status::conflict("", "pods", name, &format!(
-            "StorageError: invalid object, Code: 4, Key: {name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {own}"
-        )));
+        return Err(Status::conflict(
+            "",
+            "pods",
+            name,
+            &format!(
+                "StorageError: invalid object, Code: 4, Key: {name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {own}"
+            ),
+        ));
     }
     let wanted = text(binding, &["metadata", "resourceVersion"]);
     let own = text(pod, &["metadata", "resourceVersion"]);
     if !wanted.is_empty() && wanted != own {
-        return Err(Status::conflict("", "pods", name, &format!(
-            "StorageError: invalid object, Code: 4, Key: {name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {own}"
-        )));
+        return Err(Status::conflict(
+            "",
+            "pods",
+            name,
+            &format!(
+                "StorageError: invalid object, Code: 4, Key: {name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {own}"
+            ),
+        ));
     }
     Ok(())
 }
@@ -127,7 +142,9 @@ fn assign(pod: &mut Value, binding: &Value, now: &str) -> Result<(), Status> {
     let name = text(pod, &["metadata", "name"]).to_owned();
     let refuse = |why: String| Err(Status::conflict("", "pods/binding", &name, &why));
     if !at(pod, &["metadata", "deletionTimestamp"]).is_null() {
-        return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        return refuse(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
     }
     let node = text(pod, &["spec", "nodeName"]);
     if !node.is_empty() {
@@ -161,7 +178,10 @@ fn set_scheduled(pod: &mut Value, now: &str, generation: &Value) {
     let Some(list) = conditions.as_array_mut() else {
         return;
     };
-    match list.iter_mut().find(|one| text(one, &["type"]) == "PodScheduled") {
+    match list
+        .iter_mut()
+        .find(|one| text(one, &["type"]) == "PodScheduled")
+    {
         Some(before) => *before = condition,
         None => list.push(condition),
     }
@@ -173,7 +193,8 @@ mod tests {
 
     #[test]
     fn pods_are_assigned_once() {
-        let mut pod = json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}});
+        let mut pod =
+            json!({"metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}});
         let binding = json!({"metadata": {"annotations": {"a": "b"}}, "target": {"name": "n1"}});
         assert!(assign(&mut pod, &binding, "now").is_ok());
         assert_eq!(pod["spec"]["nodeName"], "n1");

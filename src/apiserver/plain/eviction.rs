@@ -31,7 +31,9 @@ impl Subresource for Eviction {
         def: Arc<ResourceDef>,
         request: ApiRequest,
     ) -> BoxFuture<'static, Result<Reply, Status>> {
-        Box::pin(async move { evict(Plain::new(server, def, request)?.only(&[Verb::Create])?).await })
+        Box::pin(
+            async move { evict(Plain::new(server, def, request)?.only(&[Verb::Create])?).await },
+        )
     }
 }
 
@@ -63,8 +65,10 @@ async fn evict(mut plain: Plain) -> Result<Reply, Status> {
 
 /// Pods that are not running disturb nobody.
 fn ignores_budgets(pod: &Value) -> bool {
-    matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed" | "Pending")
-        || !at(pod, &["metadata", "deletionTimestamp"]).is_null()
+    matches!(
+        text(pod, &["status", "phase"]),
+        "Succeeded" | "Failed" | "Pending"
+    ) || !at(pod, &["metadata", "deletionTimestamp"]).is_null()
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -77,7 +81,10 @@ async fn check_budgets(plain: &Plain, pod: &Value, dry_run: bool) -> Result<(), 
     let server = &plain.call.server;
     let (def, _) = super::row(server, GROUP, BUDGETS)?;
     let prefix = def.key(Some(plain.call.namespace()), "");
-    let snapshot = server.core().cache.snapshot(&server.core().cache.bucket(&def));
+    let snapshot = server
+        .core()
+        .cache
+        .snapshot(&server.core().cache.bucket(&def));
     let budgets: Vec<Value> = snapshot
         .map
         .under(&prefix)
@@ -173,12 +180,19 @@ fn check_and_decrement(budget: &mut Value, pod: &str, now: &str) -> Result<(), S
     }
     let allowed = count("disruptionsAllowed");
     if allowed < 0 {
-        return Err(Status::forbidden(GROUP, BUDGETS, &name, "pdb disruptions allowed is negative"));
+        return Err(Status::forbidden(
+            GROUP,
+            BUDGETS,
+            &name,
+            "pdb disruptions allowed is negative",
+        ));
     }
     if allowed == 0 {
         let (desired, current) = (count("desiredHealthy"), count("currentHealthy"));
         return Err(too_many(
-            format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently"),
+            format!(
+                "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
+            ),
             0,
         ));
     }

@@ -77,7 +77,9 @@ impl Virtual for TokenReview {
             let mut review = plain.body(GROUP, "v1", "TokenReview")?;
             let token = text(&review, &["spec", "token"]).to_owned();
             if token.is_empty() {
-                return Err(Status::bad_request("token is required for TokenReview in authentication"));
+                return Err(Status::bad_request(
+                    "token is required for TokenReview in authentication",
+                ));
             }
             plain.admit(&mut review, None).await?;
             let mut audiences: Vec<String> = items(&review, &["spec", "audiences"])
@@ -88,7 +90,11 @@ impl Virtual for TokenReview {
             if let (false, Some(tokens)) = (asked, authenticator.service_accounts()) {
                 audiences = tokens.audiences().to_vec();
             }
-            let found = authenticator.authenticate_token(&token, &audiences, SystemTime::from(plain.call.now));
+            let found = authenticator.authenticate_token(
+                &token,
+                &audiences,
+                SystemTime::from(plain.call.now),
+            );
             review["status"] = match found {
                 Ok(found) => json!({"authenticated": true, "user": user_info(&found.user),
                     "audiences": found.audiences}),

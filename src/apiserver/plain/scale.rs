@@ -82,7 +82,13 @@ fn change(plain: &mut Plain) -> Result<Change, Status> {
 pub(super) fn scale_of(object: &Value) -> Value {
     let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {},
         "spec": {}, "status": {"replicas": integer(object, &["status", "replicas"]).unwrap_or(0)}});
-    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
         let value = at(object, &["metadata", key]);
         if !value.is_null() {
             meta::set(&mut scale, &["metadata", key], value.clone());
@@ -100,7 +106,8 @@ pub(super) fn scale_of(object: &Value) -> Value {
 
 /// A selector as text; a plain map of labels selects these labels.
 fn selector_text(selector: &Value) -> String {
-    let structured = !get(selector, "matchLabels").is_null() || !get(selector, "matchExpressions").is_null();
+    let structured =
+        !get(selector, "matchLabels").is_null() || !get(selector, "matchExpressions").is_null();
     let object = if structured {
         selector.clone()
     } else {

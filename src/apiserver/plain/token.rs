@@ -39,7 +39,11 @@ impl Subresource for Token {
     ) -> BoxFuture<'static, Result<Reply, Status>> {
         let tokens = self.0.clone();
         Box::pin(async move {
-            issue(&tokens, Plain::new(server, def, request)?.only(&[Verb::Create])?).await
+            issue(
+                &tokens,
+                Plain::new(server, def, request)?.only(&[Verb::Create])?,
+            )
+            .await
         })
     }
 }
@@ -49,7 +53,10 @@ async fn issue(tokens: &ServiceAccountTokens, mut plain: Plain) -> Result<Reply,
     complete(&mut request, tokens);
     let account = plain.current()?;
     let name = plain.call.name().to_owned();
-    for (key, own) in [("name", name.as_str()), ("namespace", plain.call.namespace())] {
+    for (key, own) in [
+        ("name", name.as_str()),
+        ("namespace", plain.call.namespace()),
+    ] {
         let given = text(&request, &["metadata", key]);
         if !given.is_empty() && given != own {
             return Err(Status::bad_request(format!(
@@ -74,7 +81,10 @@ async fn issue(tokens: &ServiceAccountTokens, mut plain: Plain) -> Result<Reply,
     let seconds = integer(&request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
     let asked = Duration::from_secs(seconds.unsigned_abs());
     spec.lifetime = asked;
-    let for_server = spec.audiences.iter().any(|one| tokens.audiences().contains(one));
+    let for_server = spec
+        .audiences
+        .iter()
+        .any(|one| tokens.audiences().contains(one));
     if seconds == EXTENDED_SECONDS && spec.pod.is_some() && for_server {
         spec.lifetime = Duration::from_secs(YEAR);
         spec.warn_after = Some(asked);
@@ -108,10 +118,18 @@ fn check(request: &Value) -> Result<(), Status> {
     let path = spec.child("expirationSeconds");
     let seconds = integer(request, &["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
     if seconds < MIN_SECONDS {
-        errors.invalid(&path, seconds, "may not specify a duration less than 10 minutes");
+        errors.invalid(
+            &path,
+            seconds,
+            "may not specify a duration less than 10 minutes",
+        );
     }
     if seconds > MAX_SECONDS {
-        errors.invalid(&path, seconds, "may not specify a duration larger than 2^32 seconds");
+        errors.invalid(
+            &path,
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        );
     }
     errors.into_result(GROUP, "TokenRequest", "")
 }
@@ -144,9 +162,14 @@ fn bind(plain: &Plain, request: &mut Value, spec: &mut TokenSpec) -> Result<(), 
     let uid = text(&object, &["metadata", "uid"]);
     let wanted = text(&bound, &["uid"]);
     if !wanted.is_empty() && wanted != uid {
-        return Err(Status::conflict("", plural, name, &format!(
-            "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
-        )));
+        return Err(Status::conflict(
+            "",
+            plural,
+            name,
+            &format!(
+                "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
+            ),
+        ));
     }
     meta::set(request, &["spec", "boundObjectRef", "uid"], uid);
     let reference = Reference {

@@ -1,17 +1,30 @@
-//! The runtime side of a node for real: needs root, containerd and runc, so it runs only when asked for:
+//! The runtime side of a node and its server for real: needs root, containerd and runc, so it runs only when asked for:
 //! `cargo test -p sampan-kubelet --test runtime -- --ignored`.
 
 #![allow(clippy::unwrap_used)]
 
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::Pod;
 use sampan_cri::import::{Bundle, oci};
 use sampan_cri::runtime::v1::*;
 use sampan_kubelet::cgroup::{Cgroups, Resources};
 use sampan_kubelet::inotify::FileWatcher;
+use sampan_kubelet::lookup::{ContainerRef, Lookup, LookupError, SandboxRef};
+use sampan_kubelet::machine::MachineInfo;
 use sampan_kubelet::runtime::images::ImageFolder;
 use sampan_kubelet::runtime::{self, RuntimeHandle, RuntimeSettings};
+use sampan_kubelet::server::{self, Access, ServerState};
+use sampan_net::client::upgraded;
+use sampan_net::{
+    CertificateChecker, ClientConfig, ClientTls, HttpClient, ServerIdentity, TcpDialer, Trust,
+    empty,
+};
+use sampan_pki::{Authority, Identity, LeafSpec};
 use sampan_util::Shutdown;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A data directory that ends with the test.
 struct Node {
@@ -47,8 +60,36 @@ impl Drop for Node {
             let log = self.settings.containerd_dir().join("containerd.log");
             eprintln!("{}", std::fs::read_to_string(log).unwrap_or_default());
         }
+        // What a failed test leaves: its containers, and the shims above them.
+        if let Ok(cgroups) = Cgroups::detect(&self.settings.agent_dir) {
+            drop(cgroups.remove_all());
+        }
+        end_shims(&self.settings.state_dir());
+        unmount_all(&self.settings.state_dir());
         drop(std::fs::remove_dir_all(self.settings.state_dir()));
         drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+fn unmount_all(state: &Path) {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        if Path::new(target).starts_with(state) {
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            drop(rustix::mount::unmount(target, flags).is_ok());
+        }
+    }
+}
+
+fn end_shims(state: &Path) {
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let command = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        let pid = entry.file_name().into_string().unwrap().parse().ok();
+        let is_ours =
+            command.contains("containerd-shim") && command.contains(state.to_str().unwrap());
+        if let (true, Some(pid)) = (is_ours, pid.and_then(rustix::process::Pid::from_raw)) {
+            drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok());
+        }
     }
 }
 
@@ -139,6 +180,7 @@ async fn run_container(
         command: ["/bin/busybox", "sh", "-c", script]
             .map(str::to_owned)
             .to_vec(),
+        labels: config.labels.clone(),
         log_path: "main/0.log".to_owned(),
         linux: Some(LinuxContainerConfig::default()),
         ..ContainerConfig::default()
@@ -332,4 +374,276 @@ fn docker_archive(bundle: &Bundle, name: &str) -> Vec<u8> {
     tar.extend(tar_member("layer.tar", &blob(&manifest.layers[0].digest)));
     tar.resize(tar.len() + 1024, 0);
     tar
+}
+
+/// One pod with one container, as the workers would publish it.
+struct OnePod {
+    pod: Arc<Pod>,
+    sandbox_id: String,
+    container_id: String,
+    log_path: PathBuf,
+}
+
+impl OnePod {
+    fn container_ref(&self) -> ContainerRef {
+        ContainerRef {
+            pod: Arc::clone(&self.pod),
+            sandbox_id: self.sandbox_id.clone(),
+            container_id: self.container_id.clone(),
+            running: true,
+            log_path: self.log_path.clone(),
+            tty: false,
+            stdin: false,
+        }
+    }
+}
+
+impl Lookup for OnePod {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        vec![Arc::clone(&self.pod)]
+    }
+
+    fn sandbox(&self, _: &str, _: &str, _: Option<&str>) -> Result<SandboxRef, LookupError> {
+        Ok(SandboxRef {
+            pod: Arc::clone(&self.pod),
+            sandbox_id: self.sandbox_id.clone(),
+        })
+    }
+
+    fn container(
+        &self,
+        _: &str,
+        _: &str,
+        _: Option<&str>,
+        _: &str,
+    ) -> Result<ContainerRef, LookupError> {
+        Ok(self.container_ref())
+    }
+
+    fn log(&self, _: &str, _: &str, _: &str, _: bool) -> Result<ContainerRef, LookupError> {
+        Ok(self.container_ref())
+    }
+}
+
+/// A server over `lookup`, and clients for it.
+struct Served {
+    authority: Authority,
+    address: std::net::SocketAddr,
+}
+
+impl Served {
+    async fn start(
+        node: &Node,
+        handle: &RuntimeHandle,
+        lookup: OnePod,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let now = SystemTime::now();
+        let authority = Authority::create("ca", now).unwrap();
+        let spec = LeafSpec::server("node", vec![], vec!["127.0.0.1".parse().unwrap()]);
+        let identity = ServerIdentity::new(&authority.issue(&spec, now).unwrap()).unwrap();
+        let checker = CertificateChecker::new(authority.certificate_pem()).unwrap();
+        let client = sampan_client::testing::FakeServer::new().client();
+        let state = ServerState {
+            node_name: "node".to_owned(),
+            lookup: Arc::new(lookup),
+            runtime: handle.runtime(),
+            images: handle.images(),
+            watcher: node.watcher.clone(),
+            access: Access::new("node", client, checker),
+            cgroups: Cgroups::detect(&node.settings.agent_dir).ok(),
+            machine: MachineInfo::read(),
+            data_dir: node.dir.clone(),
+            config: serde_json::json!({"kind": "KubeletConfiguration"}),
+            metrics: Vec::new(),
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(server::serve(listener, identity, state, shutdown.clone()));
+        Self { authority, address }
+    }
+
+    fn client(&self, groups: Option<&[&str]>) -> HttpClient {
+        let identity = |groups: &[&str]| -> Identity {
+            let spec = LeafSpec::client("tester", groups);
+            self.authority.issue(&spec, SystemTime::now()).unwrap()
+        };
+        HttpClient::new(&ClientConfig {
+            tls: ClientTls {
+                trust: Trust::Authorities(self.authority.certificate_pem().to_owned()),
+                identity: groups.map(identity),
+            },
+            dialer: Arc::new(TcpDialer),
+            http2: false,
+        })
+        .unwrap()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.address)
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let client = self.client(Some(&["system:masters"]));
+        let request = http::Request::get(self.url(path)).body(empty()).unwrap();
+        let answer = client.send(request).await.unwrap();
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    fn websocket(&self, path: &str, protocol: &str) -> http::Request<sampan_net::Body> {
+        http::Request::get(self.url(path))
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+            .header("Sec-WebSocket-Version", "13")
+            .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("Sec-WebSocket-Protocol", protocol)
+            .body(empty())
+            .unwrap()
+    }
+}
+
+/// A masked binary frame, as clients send them.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x82, 0x80 | payload.len() as u8, 0, 0, 0, 0];
+    out.extend_from_slice(payload);
+    out
+}
+
+/// The next frame's payload; `None` at the end.
+async fn next_frame(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Vec<u8>> {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).await.ok()?;
+    if head[0] & 0x0f == 8 {
+        return None;
+    }
+    let length = match head[1] {
+        126 => stream.read_u16().await.ok()?,
+        short => u16::from(short),
+    };
+    let mut payload = vec![0; length.into()];
+    stream.read_exact(&mut payload).await.ok()?;
+    Some(payload)
+}
+
+#[tokio::test]
+#[ignore = "needs root and containerd"]
+async fn server_shows_logs_runs_commands_and_counts() {
+    let node = Node::new("serve");
+    let shutdown = Shutdown::new();
+    let mut handle = node.start(&shutdown).await;
+    let image = "example.com/busybox:test";
+    handle.importer().import(&busybox(image)).await.unwrap();
+    let logs = node.dir.join("logs");
+    std::fs::create_dir_all(logs.join("main")).unwrap();
+    let cgroups = Cgroups::detect(&node.settings.agent_dir).unwrap();
+    cgroups.prepare_node(&Resources::default()).unwrap();
+    let path = cgroups.pod_path("BestEffort", "uid-serve");
+    let mut config = sandbox_config("serve", &logs, path);
+    let labels = [
+        ("io.kubernetes.pod.uid", "uid-serve"),
+        ("io.kubernetes.container.name", "main"),
+    ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    config.labels = labels.clone().into();
+    let sandbox_id = run_sandbox(&handle.runtime(), &config).await;
+    let script = "echo one; echo two >&2; trap 'echo bye; exit 0' TERM; while :; do /bin/busybox sleep 0.2; done";
+    let container_id = run_container(&handle.runtime(), &sandbox_id, &config, image, script).await;
+    let pod = serde_json::json!({
+        "metadata": {"name": "serve", "namespace": "default", "uid": "uid-serve"},
+        "spec": {"containers": [{"name": "main", "image": image}]},
+        "status": {"phase": "Running"},
+    });
+    let lookup = OnePod {
+        pod: Arc::new(serde_json::from_value(pod).unwrap()),
+        sandbox_id: sandbox_id.clone(),
+        container_id: container_id.clone(),
+        log_path: logs.join("main/0.log"),
+    };
+    let served = Served::start(&node, &handle, lookup, &shutdown).await;
+
+    // Who may.
+    let anonymous = http::Request::get(served.url("/pods"))
+        .body(empty())
+        .unwrap();
+    let answer = served.client(None).send(anonymous).await.unwrap();
+    assert_eq!(answer.status(), 401);
+    assert_eq!(served.get("/healthz").await, (200, "ok".to_owned()));
+
+    // A command with input and an exit code.
+    let client = served.client(Some(&["system:masters"]));
+    let command =
+        "command=/bin/busybox&command=sh&command=-c&command=read%20x;echo%20got%20$x;exit%203";
+    let path = format!("/exec/default/serve/main?input=1&output=1&error=1&{command}");
+    let request = served.websocket(&path, "v4.channel.k8s.io");
+    let answer = client.send_upgradable(request).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    let mut stream = upgraded(answer).await.unwrap();
+    stream.write_all(&frame(b"\0hello\n")).await.unwrap();
+    let mut output = String::new();
+    let mut status = String::new();
+    while let Some(payload) = next_frame(&mut stream).await {
+        match payload.split_first() {
+            Some((1, rest)) => output.push_str(std::str::from_utf8(rest).unwrap()),
+            Some((3, rest)) => status.push_str(std::str::from_utf8(rest).unwrap()),
+            _ => {}
+        }
+    }
+    assert_eq!(output, "got hello\n");
+    assert!(
+        status.contains("NonZeroExitCode") && status.contains("\"3\""),
+        "{status}"
+    );
+
+    // A protocol that this runtime does not know is refused, so that clients take SPDY.
+    let request = served.websocket(&path, "v5.channel.k8s.io");
+    let answer = client.send_upgradable(request).await.unwrap();
+    assert_ne!(answer.status(), 101);
+
+    // Figures.
+    let (_, summary) = served.get("/stats/summary").await;
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["pods"][0]["podRef"]["uid"], "uid-serve");
+    let used = |what: &serde_json::Value| what["memory"]["workingSetBytes"].as_u64();
+    assert!(used(&summary["pods"][0]) > Some(0) && used(&summary["node"]) > Some(0));
+    assert!(
+        used(&summary["pods"][0]["containers"][0]) > Some(0),
+        "{summary}"
+    );
+    assert!(summary["node"]["runtime"]["imageFs"]["capacityBytes"].as_u64() > Some(0));
+    for path in ["/metrics", "/metrics/cadvisor", "/metrics/resource"] {
+        let (code, text) = served.get(path).await;
+        assert_eq!(code, 200, "{path}");
+        assert!(path == "/metrics" || text.contains("container_cpu_usage_seconds_total{"));
+    }
+
+    // Logs: what was, and what comes until the end.
+    let (_, tail) = served
+        .get("/containerLogs/default/serve/main?tailLines=1")
+        .await;
+    assert!(tail == "one\n" || tail == "two\n");
+    let (code, missing) = served.get("/containerLogs/default/serve/other").await;
+    assert_eq!(
+        (code, missing.as_str()),
+        (404, "container \"other\" not found in pod \"serve\"")
+    );
+    let following = served.get("/containerLogs/default/serve/main?follow=true&stream=Stdout");
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let request = StopContainerRequest {
+            container_id: container_id.clone(),
+            timeout: 5,
+        };
+        handle.runtime().stop_container(request).await.unwrap();
+    };
+    let deadline = Duration::from_secs(20);
+    let both = futures_util::future::join(following, stop);
+    let ((_, followed), ()) = tokio::time::timeout(deadline, both).await.unwrap();
+    assert_eq!(followed, "one\nbye\n");
+
+    remove_sandbox(&handle.runtime(), &sandbox_id).await;
+    cgroups.remove_all().unwrap();
+    shutdown.trigger();
+    handle.ended().await;
 }

@@ -1,17 +1,79 @@
-//! Requests that become streams to kubelets, pods and services.
+//! Requests that become streams to kubelets, pods and services: logs, exec, attach, port-forward and
+//! the proxies.
+//!
+//! Nothing is understood here of what flows: an upgraded connection is joined to one to the kubelet
+//! and bytes are copied. Only port-forwarding inside a WebSocket is unpacked, because kubelets take
+//! it bare.
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use bytes::Bytes;
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use sampan_api::{Reason, ResourceDef, Status};
-use sampan_net::Body;
+use sampan_api::{ResourceDef, Status};
+use sampan_net::{Body, ClientConfig, ClientTls, Dialer, HttpClient, Trust};
+use sampan_pki::Identity;
 
+use crate::auth::{ObjectSource, union};
 use crate::http::{Context, Front};
+use crate::registry::server::{method_not_allowed, no_such_resource};
+use crate::request::{Attributes, ResourceAttributes};
+
+mod location;
+mod log;
+mod proxy;
+mod session;
+mod upgrade;
+
+/// What the relay is made of.
+pub struct RelayConfig {
+    /// Where pods, nodes, services and endpoints are looked up.
+    pub objects: Arc<dyn ObjectSource>,
+    /// What the API server shows to kubelets.
+    pub kubelet_client: Identity,
+    /// Who signs kubelets' serving certificates (PEM).
+    pub kubelet_authorities: String,
+    /// How nodes are reached.
+    pub dialer: Arc<dyn Dialer>,
+}
 
 /// Reaches kubelets, pods and services.
-#[derive(Default)]
-pub struct Relay;
+pub struct Relay {
+    objects: Arc<dyn ObjectSource>,
+    kubelets: HttpClient,
+    /// For pods and services, whose certificates nobody knows.
+    backends: HttpClient,
+    /// For kubelets whose certificate shall not be checked (an option of logs).
+    unchecked_kubelets: HttpClient,
+}
+
+impl Relay {
+    pub fn new(config: RelayConfig) -> Result<Self, sampan_net::client::ClientError> {
+        let client = |trust: Trust, identity: Option<Identity>| {
+            HttpClient::new(&ClientConfig {
+                tls: ClientTls { trust, identity },
+                dialer: Arc::clone(&config.dialer),
+                http2: false,
+            })
+        };
+        let identity = Some(config.kubelet_client.clone());
+        Ok(Self {
+            kubelets: client(
+                Trust::Authorities(config.kubelet_authorities.clone()),
+                identity.clone(),
+            )?,
+            unchecked_kubelets: client(Trust::Anything, identity)?,
+            backends: client(Trust::Anything, None)?,
+            objects: Arc::clone(&config.objects),
+        })
+    }
+
+    fn object(&self, resource: &str, namespace: &str, name: &str) -> Result<Bytes, Status> {
+        self.objects
+            .object("", resource, namespace, name)
+            .ok_or_else(|| Status::not_found("", resource, name))
+    }
+}
 
 /// Whether the subresource is answered here.
 pub fn is_stream(def: &ResourceDef, subresource: &str) -> bool {
@@ -24,9 +86,53 @@ pub fn is_stream(def: &ResourceDef, subresource: &str) -> bool {
 }
 
 pub(crate) async fn answer(
-    _front: &Arc<Front>,
-    _request: Request<Incoming>,
-    _context: &Context,
+    front: &Arc<Front>,
+    request: Request<Incoming>,
+    context: &Context,
 ) -> Result<Response<Body>, Status> {
-    Err(Status::new(Reason::ServiceUnavailable, "not yet"))
+    let info = &context.info;
+    let relay = &front.config.relay;
+    if info.resource != "nodes" && info.namespace.is_empty() {
+        return Err(no_such_resource());
+    }
+    if info.subresource == "proxy" {
+        return proxy::answer(relay, request, context).await;
+    }
+    if !info.rest.is_empty() {
+        return Err(no_such_resource());
+    }
+    match info.subresource.as_str() {
+        "log" if request.method() == Method::GET => log::answer(relay, context).await,
+        "log" => Err(method_not_allowed()),
+        _ if !matches!(*request.method(), Method::GET | Method::POST) => Err(method_not_allowed()),
+        _ => {
+            may_create(front, context, request.method())?;
+            session::answer(relay, request, context).await
+        }
+    }
+}
+
+/// A session opened by a GET (as WebSockets are) changes as much as one opened by a POST.
+fn may_create(front: &Front, context: &Context, method: &Method) -> Result<(), Status> {
+    if *method != Method::GET {
+        return Ok(());
+    }
+    let info = &context.info;
+    union::check(
+        &*front.config.authorizer,
+        &Attributes {
+            user: &context.user,
+            verb: "create",
+            path: "",
+            resource: Some(ResourceAttributes {
+                group: &info.group,
+                version: &info.version,
+                resource: &info.resource,
+                subresource: &info.subresource,
+                namespace: &info.namespace,
+                name: &info.name,
+                field_selector: "",
+            }),
+        },
+    )
 }

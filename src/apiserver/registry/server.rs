@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -9,9 +10,12 @@ use sampan_api::registry::ServedVersion;
 use sampan_api::{Reason, Registry, ResourceDef, Status, Target, UserInfo, Verb};
 use sampan_client::Transport;
 use sampan_store::{Store, StoreFuture};
+use sampan_util::shutdown::Shutdown;
+use sampan_util::task;
 
 use super::cache::Cache;
 use super::call::{self, Call};
+use super::expiry;
 use super::hooks::{Chain, Hooks, Reserve, Subresource, Virtual};
 use super::object::Object;
 use super::storage::StorageCodec;
@@ -92,6 +96,9 @@ impl ObjectSource for Core {
     }
 }
 
+/// How long objects of volatile rows stay after they were last written.
+const EVENT_TTL: Duration = Duration::from_secs(3_600);
+
 type SubresourceKey = (String, String, String);
 
 struct Inner {
@@ -162,6 +169,21 @@ impl ApiServer {
         }
         let key = (def.group().to_owned(), def.plural.to_string());
         self.inner.reserves.get(&key).cloned()
+    }
+
+    /// Starts what runs beside requests: objects of volatile rows expire.
+    pub fn start_background(&self, shutdown: &Shutdown) {
+        for def in self.core().registry.snapshot().rows() {
+            if def.volatile && def.is_stored() {
+                let work = expiry::run(
+                    self.core().clone(),
+                    def.clone(),
+                    EVENT_TTL,
+                    shutdown.clone(),
+                );
+                drop(task::spawn("expiry", work));
+            }
+        }
     }
 
     /// What an actor inside this process reaches the API with.

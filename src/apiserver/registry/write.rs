@@ -226,9 +226,7 @@ impl Call {
         self.warnings
             .extend(self.def.strategy.warnings(&object, &old));
         self.def.strategy.canonicalize(&mut object);
-        self.def
-            .normalise(&mut object)
-            .map_err(Status::internal)?;
+        self.def.normalise(&mut object).map_err(Status::internal)?;
         keep_times(&mut object, &old);
         self.validate(Operation::Update, &mut object, Some(&old), &name)
             .await?;
@@ -591,29 +589,37 @@ fn keep(object: &mut Value, old: &Value, field: &str) {
 fn keep_times(object: &mut Value, old: &Value) {
     let new = meta::items(object, &["metadata", "managedFields"]);
     let before = meta::items(old, &["metadata", "managedFields"]);
-    let timeless = |entry: &Value| {
-        let mut entry = entry.clone();
-        meta::remove(&mut entry, &["time"]);
-        entry
-    };
     let same = new.len() == before.len()
         && new != before
         && new
             .iter()
             .zip(before)
-            .all(|(a, b)| timeless(a) == timeless(b));
+            .all(|(a, b)| same_beside(a, b, "time"));
     if !same {
         return;
     }
-    let members = |value: &Value| {
-        let mut value = value.clone();
-        meta::remove(&mut value, &["metadata", "managedFields"]);
-        value
-    };
-    if members(object) == members(old) {
+    if same_beside(object, old, "metadata")
+        && same_beside(
+            meta::get(object, "metadata"),
+            meta::get(old, "metadata"),
+            "managedFields",
+        )
+    {
         let before = before.to_vec();
         meta::set(object, &["metadata", "managedFields"], before);
     }
+}
+
+/// Whether two objects have the same members, one of them left out.
+fn same_beside(a: &Value, b: &Value, ignored: &str) -> bool {
+    let members = |value: &'_ Value| {
+        let map = value.as_object();
+        map.map_or(0, |map| map.len() - usize::from(map.contains_key(ignored)))
+    };
+    members(a) == members(b)
+        && meta::entries(a, &[])
+            .filter(|(key, _)| *key != ignored)
+            .all(|(key, value)| b.get(key) == Some(value))
 }
 
 pub fn timestamp(at: jiff::Timestamp) -> String {

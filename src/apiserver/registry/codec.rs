@@ -18,9 +18,12 @@ pub fn decode(call: &mut Call) -> Result<Value, Status> {
             "the request needs an object in its body",
         ));
     };
+    if object.is_null() {
+        object = Value::Object(serde_json::Map::new());
+    }
     if !object.is_object() {
         return Err(Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): it is no JSON object",
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: it is no JSON object",
             call.def.kind
         )));
     }

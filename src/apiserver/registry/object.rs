@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sampan_api::resource::Name;
 use sampan_api::schema::{SchemaRef, Shape};
-use sampan_api::{Meta, ResourceDef, meta};
+use sampan_api::{ResourceDef, meta};
 use sampan_store::{Key, Revision};
 use serde_json::Value;
 
@@ -117,7 +117,7 @@ impl Selectable {
     }
 
     pub fn of_bytes(object: &[u8], fields: &[Field]) -> Result<Self, serde_json::Error> {
-        let labels = Meta::from_bytes(object)?.labels;
+        let labels = labels(object)?;
         let paths: Vec<&str> = fields.iter().map(|field| &*field.path).collect();
         let fields = if paths.is_empty() {
             Box::default()
@@ -130,6 +130,23 @@ impl Selectable {
         };
         Ok(Self { labels, fields })
     }
+}
+
+/// Only the metadata is read: it stands at the front, so the rest need not even be scanned.
+fn labels(object: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        #[serde(default)]
+        labels: Option<BTreeMap<String, String>>,
+    }
+    let Some(at) = find(object, METADATA) else {
+        return Ok(BTreeMap::new());
+    };
+    // Up to the brace that METADATA ends with.
+    let metadata = &object[at + METADATA.len() - 1..];
+    let mut values = serde_json::Deserializer::from_slice(metadata).into_iter::<Metadata>();
+    let found = values.next().transpose()?;
+    Ok(found.and_then(|found| found.labels).unwrap_or_default())
 }
 
 fn or_zero(text: Box<str>, field: &Field) -> Box<str> {

@@ -2,12 +2,12 @@
 
 use sampan_api::patch::{self, PatchError};
 use sampan_api::resource::PatchType;
-use sampan_api::{Status, convert};
+use sampan_api::{Status, managed};
 use serde_json::Value;
 
 use super::call::Call;
 use super::codec;
-use super::write::Source;
+use super::write::{Source, timestamp};
 
 /// Changes `object`, a tree in the request's version.
 pub fn apply(
@@ -66,21 +66,26 @@ impl Apply {
 
 impl Source for Apply {
     fn make(&mut self, call: &mut Call, old: Option<&Value>) -> Result<Value, Status> {
-        let mut object = match old {
-            Some(old) => {
-                let mut object = old.clone();
-                convert::from_storage(&call.def, &call.version, &mut object);
-                apply(call, PatchType::Apply, &mut object, &self.patch)?;
-                object
-            }
-            None => self.patch.clone(),
-        };
+        let mut live = old.cloned().unwrap_or_default();
+        if old.is_some() {
+            call.def.encode(&call.version, &mut live);
+        }
+        let api_version = call.version.api_version();
+        let time = timestamp(call.now);
+        let write = call.field_write(&api_version, &time);
+        let force = call.options.force.unwrap_or_default();
+        let mut object = managed::apply(&live, &self.patch, &write, force)
+            .map_err(|error| error.to_status())?;
         codec::to_storage(call, &mut object)
             .map_err(|error| Status::bad_request(error.to_string()))?;
         Ok(object)
     }
 
     fn creates(&self) -> bool {
+        true
+    }
+
+    fn tracks_fields(&self) -> bool {
         true
     }
 }

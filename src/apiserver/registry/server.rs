@@ -65,6 +65,17 @@ impl Core {
             .cloned()
     }
 
+    /// Serves a row that came at run time (or a newer form of it).
+    pub fn add_row(&self, def: Arc<ResourceDef>) {
+        self.cache.register(&def);
+        self.registry.insert(def);
+    }
+
+    /// Stops serving a row; its objects are not touched.
+    pub fn remove_row(&self, group: &str, plural: &str) {
+        self.registry.remove(group, plural);
+    }
+
     /// One cached object by group and plural: what authorizers and admission read.
     pub fn get(
         &self,
@@ -312,7 +323,19 @@ pub fn method_not_allowed() -> Status {
 }
 
 impl Pipeline for ApiServer {
+    /// A write goes on to its end even if nobody waits for the answer any more: what it reserved
+    /// and what it stored stay in step. A panic ends one request, not the server.
     fn handle(&self, request: ApiRequest) -> BoxFuture<'static, Result<Reply, Status>> {
-        Box::pin(self.clone().run(request))
+        let read_only = request.request.verb.is_read_only();
+        let work = self.clone().run(request);
+        if read_only {
+            return Box::pin(work);
+        }
+        Box::pin(async move {
+            tokio::spawn(work).await.unwrap_or_else(|error| {
+                tracing::error!(%error, "a request ended by a panic");
+                Err(Status::internal("the request could not be completed"))
+            })
+        })
     }
 }

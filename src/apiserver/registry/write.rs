@@ -6,13 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::Rng;
 use sampan_api::field::ErrorList;
-use sampan_api::{Reason, ResourceDef, Status, meta};
+use sampan_api::{Reason, ResourceDef, Status, managed, meta};
 use sampan_store::{Change, Class, Error as StoreError, Expect, Key, Mutation, Revision};
 use serde_json::Value;
 
 use super::call::Call;
 use super::hooks::{AdmissionRequest, Operation, Reservation};
-use super::managed::{self, Writer};
 use super::object::{Object, splice};
 use super::{codec, metadata};
 
@@ -60,16 +59,28 @@ impl Call {
             return self.store_new(&mut admitted).await;
         }
         let prefix = meta::text(&admitted, &["metadata", "generateName"]).to_owned();
-        let mut result = Err(Status::internal("no name was generated"));
+        let mut name = String::new();
         for _ in 0..NAMES {
             let mut attempt = admitted.clone();
-            meta::set(&mut attempt, &["metadata", "name"], generate_name(&prefix));
-            result = self.store_new(&mut attempt).await;
-            if !matches!(&result, Err(status) if status.is(Reason::AlreadyExists)) {
-                break;
+            name = generate_name(&prefix);
+            meta::set(&mut attempt, &["metadata", "name"], name.as_str());
+            match self.store_new(&mut attempt).await {
+                Err(status) if status.is(Reason::AlreadyExists) => {}
+                result => return result,
             }
         }
-        result
+        Err(self.no_free_name(&name))
+    }
+
+    fn no_free_name(&self, name: &str) -> Status {
+        let mut status = self.already_exists(name);
+        status.message.push_str(
+            ", the server was not able to generate a unique name for the object",
+        );
+        if let Some(details) = &mut status.details {
+            details.retry_after_seconds = 1;
+        }
+        status
     }
 
     /// Ownership and mutating admission of a new object.
@@ -373,20 +384,39 @@ impl Call {
             .extend(metadata::dedup_owners(object, after_admission));
     }
 
+    /// Who owns what after this write; fields are named as the client's version names them.
     fn record_fields(&self, object: &mut Value, old: &Value) {
-        let api_version =
-            sampan_api::resource::api_version(&self.version.group, &self.version.version);
-        managed::record(
-            object,
-            old,
-            Writer {
-                manager: self.manager(),
-                operation: "Update",
-                api_version: &api_version,
-                subresource: self.subresource(),
-                time: &timestamp(self.now),
-            },
-        );
+        let api_version = self.version.api_version();
+        let time = timestamp(self.now);
+        let write = self.field_write(&api_version, &time);
+        if self.version == *self.def.storage_version() {
+            managed::update(object, old, &write);
+            return;
+        }
+        let (mut new, mut before) = (object.clone(), old.clone());
+        self.def.encode(&self.version, &mut new);
+        if !before.is_null() {
+            self.def.encode(&self.version, &mut before);
+        }
+        managed::update(&mut new, &before, &write);
+        match meta::remove(&mut new, &["metadata", "managedFields"]) {
+            Some(entries) => meta::set(object, &["metadata", "managedFields"], entries),
+            None => {
+                meta::remove(object, &["metadata", "managedFields"]);
+            }
+        }
+    }
+
+    /// This write as far as ownership of fields goes.
+    pub fn field_write<'w>(&'w self, api_version: &'w str, time: &'w str) -> managed::Write<'w> {
+        managed::Write {
+            schema: self.def.schema(&self.version),
+            manager: self.manager(),
+            api_version,
+            subresource: self.subresource(),
+            reset: self.def.strategy.reset_fields(&self.def, self.subresource()),
+            time,
+        }
     }
 
     /// Mutating admission, and the kind's defaults once more.

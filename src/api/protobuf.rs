@@ -12,7 +12,7 @@ mod decode;
 mod encode;
 mod wire;
 
-pub use encode::{encode, encode_list};
+pub use encode::{encode, encode_list, encode_partial};
 
 /// What every document begins with.
 pub const MAGIC: &[u8] = b"k8s\0";

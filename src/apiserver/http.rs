@@ -36,6 +36,7 @@ pub mod resource;
 pub mod respond;
 pub mod table;
 pub mod watch;
+mod wire;
 
 use negotiate::{Negotiated, Offer};
 use path::PathInfo;
@@ -272,7 +273,7 @@ async fn limit_time(
 /// Failures are told in the client's media type if it is one of ours, else in JSON.
 fn error_form(headers: &HeaderMap, query: &Query) -> Negotiated {
     let offer = Offer {
-        protobuf: false,
+        protobuf: true,
         transforms: true,
     };
     let negotiated = negotiate::negotiate(headers, query, offer).unwrap_or(Negotiated::JSON);

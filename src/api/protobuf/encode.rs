@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::wire::{put_bytes, put_double, put_varint};
-use crate::schema::{Field, Or, Schema, Shape, Struct};
+use crate::schema::{Field, Or, Schema, Shape, Struct, by_name};
 use crate::time;
 
 static NULL: Value = Value::Null;
@@ -17,6 +17,15 @@ static NULL: Value = Value::Null;
 pub fn encode(schema: &Schema, object: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     message(&mut out, schema, object);
+    out
+}
+
+/// The message of an object reduced to its metadata.
+pub fn encode_partial(metadata: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Some(schema) = by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") {
+        single(&mut out, 1, schema, metadata);
+    }
     out
 }
 

@@ -5,6 +5,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use sampan_api::protobuf::{self, Envelope};
 use sampan_api::registry::{ResourceDef, ServedVersion};
 use sampan_api::resource::PatchType;
 use sampan_api::schema::{self, strict_errors};
@@ -117,26 +118,65 @@ pub fn decode_object(
     expected: &Expected<'_>,
     registry: &Registry,
 ) -> Result<Decoded, Status> {
-    let text = match media {
-        MediaType::Json => body.clone(),
+    let (mut object, text) = match media {
+        MediaType::Protobuf => (from_protobuf(body, expected)?, None),
+        MediaType::Json => (parse_json(body, expected)?, Some(body.clone())),
         MediaType::Yaml => {
-            yaml_to_json(body).map_err(|why| expected.unrecognized(format!("yaml: {why}")))?
-        }
-        MediaType::Protobuf => {
-            return Err(body_media_error());
+            let text =
+                yaml_to_json(body).map_err(|why| expected.unrecognized(format!("yaml: {why}")))?;
+            (parse_json(&text, expected)?, Some(text))
         }
     };
-    let mut object: Value =
-        serde_json::from_slice(&text).map_err(|error| no_json(expected, &error))?;
     if object.is_null() {
         object = Value::Object(serde_json::Map::new());
     }
     check_type(&mut object, expected, registry)?;
     let schema = schema::of_kind(expected.group, expected.version, expected.kind);
     Ok(Decoded {
-        strict_errors: strict_errors(&text, schema),
+        strict_errors: text.map_or_else(Vec::new, |text| strict_errors(&text, schema)),
         object,
     })
+}
+
+fn parse_json(text: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
+    serde_json::from_slice(text).map_err(|error| no_json(expected, &error))
+}
+
+/// The tree of a protobuf document, by the schema of the kind that its envelope names.
+fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
+    let envelope = Envelope::parse(body).map_err(|error| expected.unrecognized(error))?;
+    let (group, version) = match envelope.api_version.split_once('/') {
+        Some((group, version)) => (group, version),
+        None if envelope.api_version.is_empty() => (expected.group, expected.version),
+        None => ("", envelope.api_version.as_str()),
+    };
+    let kind = if envelope.kind.is_empty() {
+        expected.kind
+    } else {
+        &envelope.kind
+    };
+    let mut object = match schema_of(group, version, kind) {
+        Some(schema) => {
+            protobuf::decode(schema, envelope.raw).map_err(|error| expected.unrecognized(error))?
+        }
+        None => Value::Object(serde_json::Map::new()),
+    };
+    if let Some(map) = object.as_object_mut() {
+        map.insert("kind".to_owned(), kind.into());
+        map.insert(
+            "apiVersion".to_owned(),
+            sampan_api::resource::api_version(group, version).into(),
+        );
+    }
+    Ok(object)
+}
+
+/// Options of deletions are the same in every group.
+fn schema_of(group: &str, version: &str, kind: &str) -> Option<&'static schema::Schema> {
+    match kind {
+        "DeleteOptions" => schema::by_name("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"),
+        _ => schema::of_kind(group, version, kind),
+    }
 }
 
 fn no_json(expected: &Expected<'_>, error: &dyn std::fmt::Display) -> Status {
@@ -249,18 +289,19 @@ pub fn decode_delete_options(
     media: MediaType,
     served: &ServedVersion,
 ) -> Result<Value, Status> {
-    let text = match media {
-        MediaType::Json => body.clone(),
-        MediaType::Yaml => yaml_to_json(body).map_err(Status::bad_request)?,
-        MediaType::Protobuf => return Err(body_media_error()),
-    };
     let expected = Expected {
         group: "",
         version: "v1",
         kind: "DeleteOptions",
     };
-    let object: Value =
-        serde_json::from_slice(&text).map_err(|error| no_json(&expected, &error))?;
+    let object = match media {
+        MediaType::Json => parse_json(body, &expected)?,
+        MediaType::Yaml => {
+            let text = yaml_to_json(body).map_err(Status::bad_request)?;
+            parse_json(&text, &expected)?
+        }
+        MediaType::Protobuf => from_protobuf(body, &expected)?,
+    };
     let kind = object
         .get("kind")
         .and_then(Value::as_str)

@@ -165,7 +165,7 @@ async fn call(
 
 fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Result<Form, Status> {
     let offer = Offer {
-        protobuf: false,
+        protobuf: !place.def.is_custom(),
         transforms: true,
     };
     let negotiated = negotiate::negotiate(headers, &context.query, offer)?;

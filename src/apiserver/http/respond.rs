@@ -17,6 +17,7 @@ use sampan_net::{Body, full, stream_body};
 use super::json;
 use super::negotiate::{MediaType, Negotiated, Transform};
 use super::table::{self, IncludeObject, TableSource};
+use super::wire;
 
 /// Smaller answers are not worth compressing (upstream's bound).
 const GZIP_FROM_BYTES: usize = 128 * 1024;
@@ -97,7 +98,7 @@ pub fn object_response(
     let object = match form.negotiated.transform {
         None => object,
         // Statuses and the like are sent as they are.
-        Some(_) if json::member(&object, "kind") == Some(b"\"Status\"") => object,
+        Some(_) if wire::is_status(&object) => object,
         Some(Transform::Table) => {
             let items = std::slice::from_ref(&object);
             Bytes::from(table::render(items, source, form, None))
@@ -160,6 +161,14 @@ pub fn list_response(
         }
         None => (kind, api_version, list.items.clone()),
     };
+    if form.negotiated.media == MediaType::Protobuf {
+        let item_kind = kind.strip_suffix("List").unwrap_or(kind);
+        let document = wire::list(kind, api_version, item_kind, list, &items)
+            .ok_or_else(super::negotiate::not_acceptable)?;
+        let mut response = Response::new(full(document));
+        set(&mut response, CONTENT_TYPE, MediaType::Protobuf.as_str());
+        return Ok(response);
+    }
     Ok(assemble(kind, api_version, list, items, form))
 }
 
@@ -306,10 +315,14 @@ fn encode(document: Bytes, negotiated: Negotiated, line_feed: bool) -> (Bytes, &
             Some(text) => (text.into(), MediaType::Yaml.as_str()),
             None => (document, MediaType::Json.as_str()),
         },
+        MediaType::Protobuf => match wire::document(&document) {
+            Some(message) => (message.into(), MediaType::Protobuf.as_str()),
+            None => (document, MediaType::Json.as_str()),
+        },
         MediaType::Json if negotiated.pretty => {
             (json::indent(&document).into(), MediaType::Json.as_str())
         }
-        MediaType::Json | MediaType::Protobuf => {
+        MediaType::Json => {
             if !line_feed || document.ends_with(b"\n") {
                 return (document, MediaType::Json.as_str());
             }

@@ -7,13 +7,14 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http::Response;
 use http::header::CONTENT_TYPE;
-use sampan_api::Status;
+use sampan_api::{Status, protobuf};
 use sampan_client::{Error, EventKind, WatchEvent, WatchStream};
 use sampan_net::{Body, stream_body};
 
 use super::negotiate::{MediaType, Transform};
 use super::respond::{self, Form};
 use super::table::{self, TableSource};
+use super::wire;
 
 /// Events that are ready together travel together.
 const BATCH: usize = 64;
@@ -49,6 +50,10 @@ pub fn watch_response(
             () = shutdown.wait() => {}
         }
     };
+    let media = match renderer.form.negotiated.media {
+        MediaType::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        MediaType::Json | MediaType::Yaml => MediaType::Json.as_str(),
+    };
     let lines = until_error(events)
         .take_until(Box::pin(end))
         .ready_chunks(BATCH)
@@ -60,7 +65,7 @@ pub fn watch_response(
             Ok::<_, std::convert::Infallible>(out.freeze())
         });
     let mut response = Response::new(stream_body(lines));
-    respond::set(&mut response, CONTENT_TYPE, MediaType::Json.as_str());
+    respond::set(&mut response, CONTENT_TYPE, media);
     response
 }
 
@@ -84,6 +89,12 @@ impl WatchRenderer {
                 Bytes::from(to_status(&error).to_json().to_string()),
             ),
         };
+        if self.form.negotiated.media == MediaType::Protobuf {
+            if let Some(document) = wire::document(&object) {
+                out.extend_from_slice(&protobuf::watch_frame(name, &document));
+            }
+            return;
+        }
         out.reserve(object.len() + 32);
         out.put_slice(b"{\"type\":\"");
         out.put_slice(name.as_bytes());

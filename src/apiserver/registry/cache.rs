@@ -211,7 +211,10 @@ impl Bucket {
             None => state.map.remove(&event.key),
         };
         let last = match (&new, &old) {
-            (None, Some(old)) => Some(old.at(event.revision)),
+            (None, Some(old)) => Some(match prepared(event) {
+                Some(prepared) => splice(&prepared.plain, event.revision),
+                None => old.at(event.revision),
+            }),
             _ => None,
         };
         let entry = Arc::new(Event {
@@ -256,11 +259,7 @@ impl Bucket {
     }
 
     fn object(&self, event: &StoreEvent, value: &Bytes, codec: &StorageCodec) -> Option<Object> {
-        let prepared = event
-            .attachment
-            .as_ref()
-            .and_then(|attachment| attachment.downcast_ref::<Prepared>());
-        if let Some(prepared) = prepared {
+        if let Some(prepared) = prepared(event) {
             return Some(Object {
                 key: event.key.clone(),
                 revision: event.revision,
@@ -287,6 +286,11 @@ impl Bucket {
             }
         }
     }
+}
+
+/// What the writer attached, if it wrote here.
+fn prepared(event: &StoreEvent) -> Option<&Prepared> {
+    event.attachment.as_ref()?.downcast_ref()
 }
 
 impl State {

@@ -74,8 +74,8 @@ impl Source for Apply {
         let time = timestamp(call.now);
         let write = call.field_write(&api_version, &time);
         let force = call.options.force.unwrap_or_default();
-        let mut object = managed::apply(&live, &self.patch, &write, force)
-            .map_err(|error| error.to_status())?;
+        let mut object =
+            managed::apply(&live, &self.patch, &write, force).map_err(|error| error.to_status())?;
         codec::to_storage(call, &mut object)
             .map_err(|error| Status::bad_request(error.to_string()))?;
         Ok(object)

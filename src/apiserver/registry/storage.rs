@@ -56,6 +56,14 @@ impl StorageCodec {
         })
     }
 
+    /// What a deletion shows, as an attachment.
+    pub fn plain(&self, object: &Value) -> Result<Attachment, Error> {
+        Ok(Arc::new(Prepared {
+            plain: Bytes::from(encode(object)?),
+            selectable: Selectable::default(),
+        }))
+    }
+
     /// The plain form of a stored value.
     pub fn open<'a>(
         &self,

@@ -74,9 +74,9 @@ impl Call {
 
     fn no_free_name(&self, name: &str) -> Status {
         let mut status = self.already_exists(name);
-        status.message.push_str(
-            ", the server was not able to generate a unique name for the object",
-        );
+        status
+            .message
+            .push_str(", the server was not able to generate a unique name for the object");
         if let Some(details) = &mut status.details {
             details.retry_after_seconds = 1;
         }
@@ -269,7 +269,7 @@ impl Call {
             if dry {
                 return written(bytes);
             }
-            return match self.remove(key, expect, object).await? {
+            return match self.remove(key, expect, old).await? {
                 Ok(_) => written(bytes),
                 Err(error) => lost(error).map(|()| None),
             };
@@ -414,7 +414,10 @@ impl Call {
             manager: self.manager(),
             api_version,
             subresource: self.subresource(),
-            reset: self.def.strategy.reset_fields(&self.def, self.subresource()),
+            reset: self
+                .def
+                .strategy
+                .reset_fields(&self.def, self.subresource()),
             time,
         }
     }
@@ -529,13 +532,19 @@ impl Call {
             .map(|revision| (splice(&plain, revision), revision)))
     }
 
-    /// Deletes for good.
+    /// Deletes for good; `object` is what watches see as the last state.
     pub async fn remove(
         &self,
         key: &Key,
         expect: Expect,
         object: &Value,
     ) -> Result<Result<Revision, StoreError>, Status> {
+        let last = self
+            .server
+            .core()
+            .codec
+            .plain(object)
+            .map_err(Status::internal)?;
         let mutation = Mutation {
             key: key.clone(),
             expect,
@@ -545,7 +554,7 @@ impl Call {
             } else {
                 Class::Durable
             },
-            attachment: None,
+            attachment: Some(last),
         };
         let result = self.server.core().store.commit(mutation).await;
         if result.is_ok()

@@ -183,7 +183,8 @@ enum Step {
     /// Its grace period runs already.
     Pending,
     Mark(Value),
-    Remove,
+    /// It goes; this is the last that is seen of it.
+    Remove(Value),
 }
 
 async fn delete_once(
@@ -223,15 +224,20 @@ async fn delete_once(
                 Err(error) => Err(store_failed(error)),
             }
         }
-        Step::Remove if dry => done(true, current.bytes.clone()),
-        Step::Remove => match call.remove(key, Expect::At(current.revision), &old).await? {
-            Ok(revision) => done(true, codec::under(&current.bytes, revision)),
-            Err(StoreError::RevisionMismatch { current: None }) => {
-                done(true, current.bytes.clone())
+        Step::Remove(last) if dry => done(true, codec::render(&last, current.revision)?),
+        Step::Remove(last) => {
+            let removed = call
+                .remove(key, Expect::At(current.revision), &last)
+                .await?;
+            match removed {
+                Ok(revision) => done(true, codec::render(&last, revision)?),
+                Err(StoreError::RevisionMismatch { current: None }) => {
+                    done(true, codec::render(&last, current.revision)?)
+                }
+                Err(StoreError::RevisionMismatch { .. }) => Ok(None),
+                Err(error) => Err(store_failed(error)),
             }
-            Err(StoreError::RevisionMismatch { .. }) => Ok(None),
-            Err(error) => Err(store_failed(error)),
-        },
+        }
     }
 }
 
@@ -277,10 +283,10 @@ fn plan(call: &Call, old: &Value, options: &mut DeleteOptions) -> Step {
         if held || seconds.unwrap_or(0) > 0 {
             return Step::Mark(object);
         }
-        return Step::Remove;
+        return Step::Remove(object);
     }
     if !held {
-        return Step::Remove;
+        return Step::Remove(old.clone());
     }
     mark(call, &mut object);
     call.def.strategy.mark_deleting(&mut object);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::field::ErrorList;
+use crate::registry::ResourceDef;
 use crate::strategy::{self, Context, Grace, NameRule, Strategy};
 
 mod certificates;
@@ -117,7 +118,82 @@ fn prepare_update(context: &Context<'_>, object: &mut Value, old: &Value) {
 }
 
 /// The strategy of a row of the table.
-struct Row(&'static Kind);
+struct Row(&'static Kind, &'static Doors);
+
+/// What the doors of a kind leave alone, and whether `status` leaves all metadata alone.
+struct Doors {
+    main: &'static [&'static str],
+    status: &'static [&'static str],
+    status_keeps_metadata: bool,
+}
+
+const DOORS: Doors = Doors {
+    main: &["status"],
+    status: &["spec"],
+    status_keeps_metadata: false,
+};
+
+/// Updates of `status` change no metadata.
+const STATUS_ONLY: Doors = Doors {
+    main: &["status"],
+    status: &["spec", "metadata"],
+    status_keeps_metadata: true,
+};
+
+/// The doors of kinds that differ.
+const ALL_DOORS: &[(&str, &str, &Doors)] = &[
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        &STATUS_ONLY,
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        &STATUS_ONLY,
+    ),
+    ("apiregistration.k8s.io", "APIService", &STATUS_ONLY),
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema", &STATUS_ONLY),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        &STATUS_ONLY,
+    ),
+    ("networking.k8s.io", "ServiceCIDR", &STATUS_ONLY),
+    ("resource.k8s.io", "ResourceClaim", &STATUS_ONLY),
+    ("storage.k8s.io", "VolumeAttachment", &STATUS_ONLY),
+    (
+        "",
+        "Pod",
+        &Doors {
+            main: &["status"],
+            status: &[
+                "spec",
+                "metadata.deletionTimestamp",
+                "metadata.ownerReferences",
+            ],
+            status_keeps_metadata: false,
+        },
+    ),
+    (
+        "apps",
+        "Deployment",
+        &Doors {
+            main: &["status"],
+            status: &["spec", "metadata.labels"],
+            status_keeps_metadata: false,
+        },
+    ),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        &Doors {
+            main: &["spec", "status"],
+            status: &["spec", "status.conditions"],
+            status_keeps_metadata: false,
+        },
+    ),
+];
 
 impl Strategy for Row {
     fn prepare_for_create(&self, context: &Context<'_>, object: &mut Value) {
@@ -130,6 +206,21 @@ impl Strategy for Row {
 
     fn prepare_for_status_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         (self.0.prepare_status)(context, object, old);
+        if self.1.status_keeps_metadata && context.subresource == "status" {
+            strategy::reset_metadata(object, old);
+        }
+    }
+
+    fn reset_fields(&self, def: &ResourceDef, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "" if def.has_status() => self.1.main,
+            "scale" => &["status"],
+            "status" => self.1.status,
+            "finalize" => &["status"],
+            "approval" => &["spec", "status.certificate"],
+            "ephemeralcontainers" | "resize" => &["metadata", "status"],
+            _ => &[],
+        }
     }
 
     fn validate(&self, context: &Context<'_>, object: &Value) -> ErrorList {
@@ -326,7 +417,11 @@ pub fn strategy(group: &str, kind: &str) -> Arc<dyn Strategy> {
         .iter()
         .find(|row| row.0 == group && row.1 == kind)
         .map_or(&Kind::DEFAULT, |row| row.2);
-    Arc::new(Row(row))
+    let doors = ALL_DOORS
+        .iter()
+        .find(|row| row.0 == group && row.1 == kind)
+        .map_or(&DOORS, |row| row.2);
+    Arc::new(Row(row, doors))
 }
 
 #[cfg(test)]
@@ -337,8 +432,9 @@ mod tests {
     fn rows_name_kinds_of_the_registry() {
         let registry = crate::Registry::builtin();
         let snapshot = registry.snapshot();
-        for (group, kind, _) in KINDS {
-            let known = |row: &Arc<crate::ResourceDef>| row.group() == *group && row.kind == *kind;
+        let doors = ALL_DOORS.iter().map(|row| (row.0, row.1));
+        for (group, kind) in KINDS.iter().map(|row| (row.0, row.1)).chain(doors) {
+            let known = |row: &Arc<crate::ResourceDef>| row.group() == group && row.kind == kind;
             assert!(snapshot.rows().iter().any(known), "{group} {kind}");
         }
     }

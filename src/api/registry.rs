@@ -33,6 +33,13 @@ pub struct ServedVersion {
     pub served: bool,
 }
 
+impl ServedVersion {
+    /// `v1` for the core group, else `group/version`.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubresourceDef {
     pub name: Name,

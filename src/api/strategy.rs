@@ -113,6 +113,15 @@ pub trait Strategy: Send + Sync + 'static {
         None
     }
 
+    /// Dotted paths that a door never changes, so that nobody becomes their manager through it.
+    fn reset_fields(&self, def: &ResourceDef, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "" if def.has_status() => &["status"],
+            "status" => &["spec"],
+            _ => &[],
+        }
+    }
+
     /// What else changes when deletion begins (a namespace's phase).
     fn mark_deleting(&self, _object: &mut Value) {}
 
@@ -204,6 +213,21 @@ pub fn only_status(object: &mut Value, old: &Value) {
     for (key, value) in old.as_object().into_iter().flatten() {
         if !keep.contains(&key.as_str()) {
             object[key] = value.clone();
+        }
+    }
+}
+
+/// Metadata that a client of a narrow subresource may not change comes from the old object; the
+/// entries of `managedFields` and the version to compare with are the server's.
+pub fn reset_metadata(object: &mut Value, old: &Value) {
+    let managed = meta::at(object, &["metadata", "managedFields"]).clone();
+    let version = meta::at(object, &["metadata", "resourceVersion"]).clone();
+    copy_member(object, old, "metadata");
+    for (key, value) in [("managedFields", managed), ("resourceVersion", version)] {
+        if value.is_null() {
+            meta::remove(object, &["metadata", key]);
+        } else {
+            meta::set(object, &["metadata", key], value);
         }
     }
 }

@@ -12,7 +12,6 @@ pub mod codec;
 pub mod expiry;
 pub mod filter;
 pub mod hooks;
-pub mod managed;
 pub mod map;
 pub mod metadata;
 pub mod object;

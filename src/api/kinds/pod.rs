@@ -83,22 +83,10 @@ fn keep_condition_generations(pod: &mut Value, old: &Value) {
     }
 }
 
-/// Metadata that a client of a narrow subresource may not change comes from the old object.
-fn reset_metadata(pod: &mut Value, old: &Value) {
-    let managed = at(pod, &["metadata", "managedFields"]).clone();
-    let version = at(pod, &["metadata", "resourceVersion"]).clone();
-    pod["metadata"] = old["metadata"].clone();
-    for (key, value) in [("managedFields", managed), ("resourceVersion", version)] {
-        if !value.is_null() {
-            meta::set(pod, &["metadata", key], value);
-        }
-    }
-}
-
 fn only_spec_member(pod: &mut Value, old: &Value, key: &str) {
     let member = at(pod, &["spec", key]).clone();
     pod["spec"] = old["spec"].clone();
-    reset_metadata(pod, old);
+    strategy::reset_metadata(pod, old);
     if member.is_null() {
         meta::remove(pod, &["spec", key]);
     } else {
@@ -110,7 +98,7 @@ fn only_spec_member(pod: &mut Value, old: &Value, key: &str) {
 fn only_resources(pod: &mut Value, old: &Value) {
     let asked = pod["spec"].clone();
     pod["spec"] = old["spec"].clone();
-    reset_metadata(pod, old);
+    strategy::reset_metadata(pod, old);
     let pod_level = get(&asked, "resources");
     if !pod_level.is_null() {
         pod["spec"]["resources"] = pod_level.clone();

@@ -1,19 +1,364 @@
 //! The control plane: store, API server, and what is written into it at every start.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use sampan_api::user::well_known;
 use sampan_api::{Registry, UserInfo};
-use sampan_apiserver::auth::{self, Authenticator, FrontProxy, ServiceAccountTokens, StaticTokens};
+use sampan_apiserver::auth::node::NodeAuthorizer;
+use sampan_apiserver::auth::rbac::Rbac;
+use sampan_apiserver::auth::union::{Masters, Union};
+use sampan_apiserver::auth::{
+    Authenticator, FrontProxy, ObjectSource, ServiceAccountTokens, StaticTokens, bootstrap,
+};
+use sampan_apiserver::encryption::Keyring;
+use sampan_apiserver::admission;
+use sampan_apiserver::allocate::{Range, ServiceReserve};
+use sampan_apiserver::health::Health;
+use sampan_apiserver::http::{ApiFront, FrontConfig};
+use sampan_apiserver::metrics::Metrics;
+use sampan_apiserver::registry::hooks::Hooks;
 use sampan_apiserver::registry::server::{ApiServer, Core};
+use sampan_apiserver::request::Authorizer;
+use sampan_apiserver::streams::Relay;
 use sampan_client::Client;
+use sampan_cluster::info::ClusterInfo;
 use sampan_config::Settings;
 use sampan_net::{CertificateChecker, ServerIdentity};
 use sampan_pki::server::{ServerNames, ServerPki};
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
-use sampan_util::Shutdown;
+use sampan_util::{Shutdown, task};
+use tokio::net::TcpListener;
 
-const SERVICE_ACCOUNT_NAMESPACE: &str = "kube-system";
+use crate::host_facts;
+use crate::node::NodeIdentity;
+
+/// Who the server is when it prepares the cluster; nothing that serves requests acts as this.
+const SETUP_USER: &str = "system:apiserver";
+const BOOTSTRAPPERS: &str = "system:bootstrappers";
+
+/// A control plane that serves.
+pub(crate) struct ControlPlane {
+    pub(crate) server: ApiServer,
+    pub(crate) pki: Arc<ServerPki>,
+    /// Where clients on this machine reach it.
+    pub(crate) local_url: String,
+    pub(crate) health: Health,
+    store: Arc<SqliteStore>,
+}
+
+impl ControlPlane {
+    /// Opens the store, serves the API, and brings what every cluster has into place.
+    pub(crate) async fn start(
+        settings: &Settings,
+        node: Option<&NodeIdentity>,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
+        let advertise = advertised(settings, node);
+        let listener = bind(settings).await?;
+        let pki = Arc::new(ensure_pki(settings, node, &advertise)?);
+        let password =
+            sampan_cluster::token::ensure(settings, pki.server_ca.certificate_pem())?;
+        let store = Arc::new(open_store(settings)?);
+        let keys = Keyring::load_or_create(&settings.server_dir().join("cred"))?;
+        let core = Core::open(store.clone(), Arc::new(Registry::builtin()), keys)
+            .context("cannot load the store")?;
+        let front = Front::new(settings, core, &pki, &password)?;
+        let server = front.server.clone();
+        let health = front.health.clone();
+        let plane = Self {
+            server,
+            local_url: local_url(settings),
+            pki,
+            health,
+            store,
+        };
+        front.serve(listener, &plane.pki, &advertise, settings, shutdown)?;
+        plane.prepare(settings, &advertise).await?;
+        Ok(plane)
+    }
+
+    /// A client with an identity of its own, inside this process.
+    pub(crate) fn client(&self, user: UserInfo) -> Client {
+        Client::new(self.server.transport(user))
+    }
+
+    pub(crate) fn setup_client(&self) -> Client {
+        self.client(UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]))
+    }
+
+    /// Default roles, namespaces, the `kubernetes` Service, and what joining nodes read.
+    async fn prepare(&self, settings: &Settings, advertise: &[IpAddr]) -> anyhow::Result<()> {
+        let user = UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]);
+        let transport = self.server.transport(user);
+        bootstrap_objects(&*transport, settings, advertise).await?;
+        bootstrap::reconcile(&*transport)
+            .await
+            .context("cannot bring the default roles into place")?;
+        let info = cluster_info(settings, &self.pki);
+        sampan_cluster::info::publish(&self.setup_client(), &info)
+            .await
+            .context("cannot publish the cluster's settings")?;
+        Ok(())
+    }
+
+    /// Writes what is still only in memory.
+    pub(crate) async fn flush(&self) {
+        use sampan_store::Store as _;
+        if let Err(error) = self.store.flush().await {
+            tracing::error!(%error, "the last events and heartbeats could not be written");
+        }
+    }
+}
+
+/// The API server before it listens.
+struct Front {
+    server: ApiServer,
+    health: Health,
+    metrics: Arc<Metrics>,
+    authenticator: Arc<Authenticator>,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl Front {
+    fn new(
+        settings: &Settings,
+        core: Arc<Core>,
+        pki: &ServerPki,
+        password: &str,
+    ) -> anyhow::Result<Self> {
+        let source: Arc<dyn ObjectSource> = core.clone();
+        let rbac = Rbac::follow(&*source);
+        let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![
+            Arc::new(Masters),
+            NodeAuthorizer::follow(&*source, bootstrap::node_rules()),
+            rbac.clone(),
+        ]));
+        let authenticator = Arc::new(authenticator(settings, pki, source, password)?);
+        let hooks = hooks(settings, &core, &authorizer, &authenticator, &rbac);
+        let server = ApiServer::new(core, authorizer.clone(), hooks);
+        Ok(Self {
+            server,
+            health: Health::new(),
+            metrics: Arc::new(Metrics::default()),
+            authenticator,
+            authorizer,
+        })
+    }
+
+    /// Listens from now on; `/readyz` turns green when `prepare` is done.
+    fn serve(
+        self,
+        listener: TcpListener,
+        pki: &ServerPki,
+        advertise: &[IpAddr],
+        settings: &Settings,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<()> {
+        let identity = ServerIdentity::new(&pki.serving)?;
+        let tls = sampan_net::tls::server_config(identity, &[b"h2", b"http/1.1"])?;
+        let public = advertise.first().map_or_else(
+            || format!("localhost:{}", settings.https_listen_port),
+            |ip| SocketAddr::new(*ip, settings.https_listen_port).to_string(),
+        );
+        let front = ApiFront::new(FrontConfig {
+            registry: self.server.core().registry.clone(),
+            pipeline: Arc::new(self.server.clone()),
+            authenticator: self.authenticator,
+            authorizer: self.authorizer,
+            health: self.health,
+            metrics: self.metrics,
+            relay: Arc::new(relay(&self.server, pki)?),
+            authorities_pem: pki.server_ca.certificate_pem().to_owned(),
+            public_address: public,
+            shutdown: shutdown.clone(),
+        });
+        let shutdown = shutdown.clone();
+        drop(task::spawn("apiserver", async move {
+            front.serve(listener, tls, shutdown).await;
+        }));
+        Ok(())
+    }
+}
+
+fn relay(server: &ApiServer, pki: &ServerPki) -> anyhow::Result<Relay> {
+    let _later = (server, pki);
+    Ok(Relay)
+}
+
+fn hooks(
+    settings: &Settings,
+    core: &Arc<Core>,
+    authorizer: &Arc<dyn Authorizer>,
+    authenticator: &Arc<Authenticator>,
+    rbac: &Arc<Rbac>,
+) -> Hooks {
+    let ranges: Vec<Range> = settings
+        .service_cidrs
+        .iter()
+        .map(|range| Range {
+            network: range.network(),
+            prefix: range.prefix_len(),
+        })
+        .collect();
+    let reserve = ServiceReserve::new(core, &ranges, settings.service_node_ports);
+    let _later = (authenticator, rbac);
+    Hooks {
+        admission: admission::chain(core, authorizer),
+        reserves: vec![Arc::new(reserve)],
+        ..Hooks::default()
+    }
+}
+
+fn authenticator(
+    settings: &Settings,
+    pki: &ServerPki,
+    source: Arc<dyn ObjectSource>,
+    password: &str,
+) -> anyhow::Result<Authenticator> {
+    let mut tokens = match settings.apiserver_arg("token-auth-file") {
+        Some(path) => read_tokens(Path::new(path))?,
+        None => StaticTokens::default(),
+    };
+    tokens.insert(
+        password,
+        UserInfo::authenticated("system:bootstrap:node-token", &[BOOTSTRAPPERS]),
+    );
+    let issuer = format!("https://kubernetes.default.svc.{}", settings.cluster_domain);
+    let accounts = ServiceAccountTokens::new(
+        pki.token_signer.clone(),
+        pki.token_signer.verifier(),
+        &issuer,
+        source,
+    );
+    let front_proxy = FrontProxy {
+        checker: CertificateChecker::new(pki.request_header_ca.certificate_pem())?,
+        allowed_names: vec!["system:auth-proxy".to_owned()],
+    };
+    Ok(
+        Authenticator::new(CertificateChecker::new(pki.client_ca.certificate_pem())?)
+            .with_front_proxy(front_proxy)
+            .with_static_tokens(tokens)
+            .with_service_accounts(Arc::new(accounts)),
+    )
+}
+
+fn read_tokens(path: &Path) -> anyhow::Result<StaticTokens> {
+    let context = || format!("token-auth-file {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    StaticTokens::parse(&text).with_context(context)
+}
+
+async fn bind(settings: &Settings) -> anyhow::Result<TcpListener> {
+    let address = settings
+        .bind_addresses
+        .first()
+        .copied()
+        .unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let address = SocketAddr::new(address, settings.https_listen_port);
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "cannot listen on {address}; is something else there? Choose another port with --https-listen-port"
+        )
+    })
+}
+
+fn open_store(settings: &Settings) -> anyhow::Result<SqliteStore> {
+    let directory = settings.server_dir().join("db");
+    SqliteStore::open(SqliteOptions::new(&directory))
+        .with_context(|| format!("cannot open the store in {}", directory.display()))
+}
+
+fn ensure_pki(
+    settings: &Settings,
+    node: Option<&NodeIdentity>,
+    advertise: &[IpAddr],
+) -> anyhow::Result<ServerPki> {
+    let (mut dns_names, mut ips) = (Vec::new(), Vec::new());
+    for name in &settings.tls_sans {
+        match name.parse() {
+            Ok(ip) => ips.push(ip),
+            Err(_) => dns_names.push(name.clone()),
+        }
+    }
+    ips.extend(advertise);
+    ips.extend(settings.bind_addresses.iter().copied());
+    ips.extend(settings.kubernetes_service_address());
+    if let Some(node) = node {
+        dns_names.push(node.name.clone());
+        ips.extend(&node.ips);
+    }
+    let names = ServerNames {
+        dns_names,
+        ips,
+        cluster_domain: settings.cluster_domain.clone(),
+    };
+    let directory = settings.server_dir().join("tls");
+    ServerPki::ensure(&directory, &names, SystemTime::now())
+        .with_context(|| format!("cannot prepare the certificates in {}", directory.display()))
+}
+
+/// As given, else where the API listens, else the node's address.
+fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Vec<IpAddr> {
+    if !settings.advertise_addresses.is_empty() {
+        return settings.advertise_addresses.clone();
+    }
+    let bound = settings.bind_addresses.iter().copied();
+    let bound: Vec<IpAddr> = bound.filter(|address| !address.is_unspecified()).collect();
+    if !bound.is_empty() {
+        return bound;
+    }
+    match node {
+        Some(node) => node.ips.clone(),
+        None => host_facts::node_address().into_iter().collect(),
+    }
+}
+
+fn local_url(settings: &Settings) -> String {
+    let bound = settings.bind_addresses.first().copied();
+    let address = match bound {
+        Some(address) if !address.is_unspecified() => address,
+        _ => IpAddr::from([127, 0, 0, 1]),
+    };
+    format!("https://{}", SocketAddr::new(address, settings.https_listen_port))
+}
+
+fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {
+    let texts = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect();
+    ClusterInfo {
+        cluster_cidrs: texts(&settings.cluster_cidrs),
+        service_cidrs: texts(&settings.service_cidrs),
+        cluster_dns: settings
+            .cluster_dns_address()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        cluster_domain: settings.cluster_domain.clone(),
+        client_authority: pki.client_ca.certificate_pem().to_owned(),
+    }
+}
+
+async fn bootstrap_objects(
+    transport: &dyn sampan_client::Transport,
+    _settings: &Settings,
+    _advertise: &[IpAddr],
+) -> anyhow::Result<()> {
+    use sampan_client::{Body, Request};
+    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+        let request = Request {
+            verb: sampan_api::Verb::Create,
+            target: sampan_client::client::target_of::<k8s_openapi::api::core::v1::Namespace>(None, None),
+            options: sampan_api::Options::default(),
+            body: Body::Object(serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})),
+        };
+        match transport.send(request).await {
+            Ok(_) => {}
+            Err(error) if error.is_already_exists() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

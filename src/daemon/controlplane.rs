@@ -15,7 +15,7 @@ use sampan_apiserver::auth::{
     Authenticator, FrontProxy, ObjectSource, ServiceAccountTokens, StaticTokens, bootstrap,
 };
 use sampan_apiserver::encryption::Keyring;
-use sampan_apiserver::admission;
+use sampan_apiserver::{admission, plain};
 use sampan_apiserver::allocate::{Range, ServiceReserve};
 use sampan_apiserver::health::Health;
 use sampan_apiserver::http::{ApiFront, FrontConfig};
@@ -23,11 +23,11 @@ use sampan_apiserver::metrics::Metrics;
 use sampan_apiserver::registry::hooks::Hooks;
 use sampan_apiserver::registry::server::{ApiServer, Core};
 use sampan_apiserver::request::Authorizer;
-use sampan_apiserver::streams::Relay;
+use sampan_apiserver::streams::{Relay, RelayConfig};
 use sampan_client::Client;
 use sampan_cluster::info::ClusterInfo;
 use sampan_config::Settings;
-use sampan_net::{CertificateChecker, ServerIdentity};
+use sampan_net::{CertificateChecker, ServerIdentity, TcpDialer};
 use sampan_pki::server::{ServerNames, ServerPki};
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
 use sampan_util::{Shutdown, task};
@@ -94,7 +94,14 @@ impl ControlPlane {
     async fn prepare(&self, settings: &Settings, advertise: &[IpAddr]) -> anyhow::Result<()> {
         let user = UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]);
         let transport = self.server.transport(user);
-        bootstrap_objects(&*transport, settings, advertise).await?;
+        let objects = sampan_apiserver::bootstrap::Settings {
+            advertise: advertise.to_vec(),
+            port: settings.https_listen_port,
+            service_ranges: service_ranges(settings),
+        };
+        sampan_apiserver::bootstrap::ensure(&self.server, &objects)
+            .await
+            .context("cannot make the objects that every cluster has")?;
         bootstrap::reconcile(&*transport)
             .await
             .context("cannot bring the default roles into place")?;
@@ -185,8 +192,12 @@ impl Front {
 }
 
 fn relay(server: &ApiServer, pki: &ServerPki) -> anyhow::Result<Relay> {
-    let _later = (server, pki);
-    Ok(Relay)
+    Ok(Relay::new(RelayConfig {
+        objects: server.core().clone(),
+        kubelet_client: pki.kubelet_client.clone(),
+        kubelet_authorities: pki.server_ca.certificate_pem().to_owned(),
+        dialer: Arc::new(TcpDialer),
+    })?)
 }
 
 fn hooks(
@@ -196,20 +207,12 @@ fn hooks(
     authenticator: &Arc<Authenticator>,
     rbac: &Arc<Rbac>,
 ) -> Hooks {
-    let ranges: Vec<Range> = settings
-        .service_cidrs
-        .iter()
-        .map(|range| Range {
-            network: range.network(),
-            prefix: range.prefix_len(),
-        })
-        .collect();
-    let reserve = ServiceReserve::new(core, &ranges, settings.service_node_ports);
-    let _later = (authenticator, rbac);
+    let reserve = ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports);
     Hooks {
         admission: admission::chain(core, authorizer),
+        subresources: plain::subresources(authenticator.service_accounts().cloned()),
+        virtuals: plain::virtuals(rbac.clone(), authenticator.clone()),
         reserves: vec![Arc::new(reserve)],
-        ..Hooks::default()
     }
 }
 
@@ -341,24 +344,13 @@ fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {
     }
 }
 
-async fn bootstrap_objects(
-    transport: &dyn sampan_client::Transport,
-    _settings: &Settings,
-    _advertise: &[IpAddr],
-) -> anyhow::Result<()> {
-    use sampan_client::{Body, Request};
-    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-        let request = Request {
-            verb: sampan_api::Verb::Create,
-            target: sampan_client::client::target_of::<k8s_openapi::api::core::v1::Namespace>(None, None),
-            options: sampan_api::Options::default(),
-            body: Body::Object(serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})),
-        };
-        match transport.send(request).await {
-            Ok(_) => {}
-            Err(error) if error.is_already_exists() => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+fn service_ranges(settings: &Settings) -> Vec<Range> {
+    settings
+        .service_cidrs
+        .iter()
+        .map(|range| Range {
+            network: range.network(),
+            prefix: range.prefix_len(),
+        })
+        .collect()
 }

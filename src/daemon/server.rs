@@ -1,18 +1,15 @@
 //! A server: the control plane, its actors, and (unless switched off) an agent in the same process.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::SystemTime;
 
 use anyhow::Context;
 use sampan_api::UserInfo;
-use sampan_api::user::well_known;
 use sampan_client::Informers;
 use sampan_config::Settings;
 use sampan_controllers::csr::Authorities;
 use sampan_pki::files;
 use sampan_pki::kubeconfig::{Credentials, Kubeconfig};
-use sampan_util::{Shutdown, task};
+use sampan_util::Shutdown;
 use tokio::task::JoinSet;
 
 use crate::controlplane::ControlPlane;

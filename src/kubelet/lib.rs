@@ -15,10 +15,12 @@ pub mod hooks;
 pub mod hosts;
 pub mod images;
 pub mod inotify;
+mod kubelet;
 pub mod lookup;
 pub mod machine;
 pub mod manager;
 pub mod mounts;
+pub mod node;
 pub mod objects;
 pub mod observe;
 pub mod plan;
@@ -29,6 +31,7 @@ pub mod relist;
 pub mod resolv;
 pub mod runtime;
 pub mod server;
+pub mod settings;
 pub mod start;
 pub mod state;
 pub mod status;
@@ -39,4 +42,6 @@ pub mod worker;
 #[cfg(test)]
 mod fixture;
 
+pub use kubelet::{Error, Kubelet, Parts};
 pub use lookup::{ContainerRef, Lookup, LookupError, SandboxRef};
+pub use settings::Settings;

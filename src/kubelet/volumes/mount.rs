@@ -80,19 +80,19 @@ pub fn bind_open(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `path` a mount of its own whose later mounts reach the containers.
-pub fn ensure_shared(path: &Path) -> io::Result<()> {
+/// Makes `path` a mount of its own whose later mounts reach the containers; true if it was made.
+pub fn ensure_shared(path: &Path) -> io::Result<bool> {
     let rows = mounts()?;
     let own = rows.iter().rfind(|row| row.point == path);
     if own.is_some_and(|row| row.is_shared) {
-        return Ok(());
+        return Ok(false);
     }
     let nearest = rows
         .iter()
         .filter(|row| path.starts_with(&row.point))
         .max_by_key(|row| row.point.components().count());
     if own.is_none() && nearest.is_some_and(|row| row.is_shared) {
-        return Ok(());
+        return Ok(false);
     }
     if own.is_none() {
         mount_bind_recursive(path, path)?;
@@ -101,7 +101,7 @@ pub fn ensure_shared(path: &Path) -> io::Result<()> {
         path,
         MountPropagationFlags::SHARED | MountPropagationFlags::REC,
     )?;
-    Ok(())
+    Ok(own.is_none())
 }
 
 /// Unmounts everything below `root`, the deepest first; not `root` itself.

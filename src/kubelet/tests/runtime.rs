@@ -601,6 +601,48 @@ async fn server_shows_logs_runs_commands_and_counts() {
     let answer = client.send_upgradable(request).await.unwrap();
     assert_ne!(answer.status(), 101);
 
+    // SPDY is agreed upon with the runtime, not with us.
+    let request = http::Request::post(served.url(&path))
+        .header("Connection", "Upgrade")
+        .header("Upgrade", "SPDY/3.1")
+        .header("X-Stream-Protocol-Version", "v5.channel.k8s.io")
+        .header("X-Stream-Protocol-Version", "v4.channel.k8s.io")
+        .body(empty())
+        .unwrap();
+    let answer = client.send_upgradable(request).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    assert_eq!(
+        answer.headers()["X-Stream-Protocol-Version"],
+        "v4.channel.k8s.io"
+    );
+    drop(answer);
+
+    // A port of the pod (which has the node's network).
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let greeted = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut word = [0; 4];
+        stream.read_exact(&mut word).await.unwrap();
+        stream.write_all(b"pong").await.unwrap();
+        word
+    });
+    let forward = format!("/portForward/default/serve?port={port}");
+    let request = served.websocket(&forward, "v4.channel.k8s.io");
+    let answer = client.send_upgradable(request).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    let mut stream = upgraded(answer).await.unwrap();
+    stream.write_all(&frame(b"\0ping")).await.unwrap();
+    assert_eq!(&greeted.await.unwrap(), b"ping");
+    loop {
+        let payload = next_frame(&mut stream).await.unwrap();
+        if payload == b"\0pong" {
+            break;
+        }
+        assert_eq!(payload[1..], port.to_le_bytes());
+    }
+    drop(stream);
+
     // Figures.
     let (_, summary) = served.get("/stats/summary").await;
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();

@@ -27,6 +27,7 @@ use sampan_apiserver::streams::{Relay, RelayConfig};
 use sampan_client::Client;
 use sampan_cluster::info::ClusterInfo;
 use sampan_config::Settings;
+use sampan_config::settings::Component;
 use sampan_net::{CertificateChecker, ServerIdentity, TcpDialer};
 use sampan_pki::server::{ServerNames, ServerPki};
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
@@ -105,6 +106,12 @@ impl ControlPlane {
         bootstrap::reconcile(&*transport)
             .await
             .context("cannot bring the default roles into place")?;
+        if !settings.is_disabled(Component::Dns) {
+            let addresses: Vec<IpAddr> = settings.cluster_dns_address().into_iter().collect();
+            sampan_dns::publish::ensure_service(&self.setup_client(), &addresses)
+                .await
+                .context("cannot make the Service of DNS")?;
+        }
         let info = cluster_info(settings, &self.pki);
         sampan_cluster::info::publish(&self.setup_client(), &info)
             .await
@@ -329,7 +336,7 @@ fn local_url(settings: &Settings) -> String {
     format!("https://{}", SocketAddr::new(address, settings.https_listen_port))
 }
 
-fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {
+pub(crate) fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {
     let texts = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect();
     ClusterInfo {
         cluster_cidrs: texts(&settings.cluster_cidrs),

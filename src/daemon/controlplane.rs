@@ -78,6 +78,7 @@ impl ControlPlane {
             store,
         };
         front.serve(listener, &plane.pki, &advertise, settings, shutdown)?;
+        plane.server.start_background(shutdown);
         plane.prepare(settings, &advertise).await?;
         Ok(plane)
     }

@@ -91,11 +91,22 @@ impl Cgroups {
             self.hierarchy.create(&self.class_path(class))?;
         }
         self.set_class_shares(qos::BEST_EFFORT, resources::MIN_SHARES)?;
-        self.set_class_shares(qos::BURSTABLE, resources::MIN_SHARES)
+        self.weigh_burstable()
     }
 
-    /// Weighs a class against the others: the burstable pods together get what they asked for.
-    pub fn set_class_shares(&self, class: &str, cpu_shares: u64) -> Result<(), Error> {
+    /// The burstable pods together weigh what they asked for; their own cgroups say how much that is.
+    fn weigh_burstable(&self) -> Result<(), Error> {
+        let class = self.class_path(qos::BURSTABLE);
+        let pods = self.hierarchy.children(&class);
+        let shares = pods
+            .iter()
+            .filter_map(|pod| self.hierarchy.cpu_shares(&format!("{class}/{pod}")));
+        let sum: u64 = shares.sum();
+        let sum = sum.clamp(resources::MIN_SHARES, resources::MAX_SHARES);
+        self.set_class_shares(qos::BURSTABLE, sum)
+    }
+
+    fn set_class_shares(&self, class: &str, cpu_shares: u64) -> Result<(), Error> {
         let weight = Resources {
             cpu_shares: Some(cpu_shares),
             ..Resources::default()
@@ -107,12 +118,21 @@ impl Cgroups {
     pub fn apply_pod(&self, class: &str, uid: &str, resources: &Resources) -> Result<(), Error> {
         let path = self.pod_path(class, uid);
         self.hierarchy.create(&path)?;
-        self.hierarchy.apply(&path, resources)
+        self.hierarchy.apply(&path, resources)?;
+        self.class_changed(class)
     }
 
     /// Kills what is left in a pod's cgroup and removes it. Blocks until the processes are gone.
     pub fn remove_pod(&self, class: &str, uid: &str) -> Result<(), Error> {
-        self.hierarchy.remove(&self.pod_path(class, uid))
+        self.hierarchy.remove(&self.pod_path(class, uid))?;
+        self.class_changed(class)
+    }
+
+    fn class_changed(&self, class: &str) -> Result<(), Error> {
+        match class {
+            qos::BURSTABLE => self.weigh_burstable(),
+            _ => Ok(()),
+        }
     }
 
     /// All pods that have a cgroup, as (class, uid): what the workers do not know is to be removed.

@@ -3,7 +3,7 @@
 //! Version 1 has a hierarchy of folders for each controller (or group of controllers), version 2 has one for all.
 
 use super::Error;
-use super::resources::{Resources, weight};
+use super::resources::{Resources, shares_of_weight, weight};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -166,6 +166,22 @@ impl Hierarchy {
             .flat_map(|folder| subfolders(folder))
             .filter_map(|folder| folder.file_name()?.to_str().map(str::to_owned))
             .collect()
+    }
+
+    /// A cgroup's weight in version 1's measure.
+    pub(super) fn cpu_shares(&self, path: &str) -> Option<u64> {
+        let folder = self.folder("cpu", path)?;
+        let number = |name: &str| {
+            fs::read_to_string(folder.join(name))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        match self.version() {
+            Version::V1 => number("cpu.shares"),
+            Version::V2 => number("cpu.weight").map(shares_of_weight),
+        }
     }
 
     /// The folder that holds a controller's files of a cgroup.

@@ -145,6 +145,13 @@ pub fn weight(shares: u64) -> u64 {
     10_f64.powf(exponent).ceil() as u64
 }
 
+/// The way back, to the nearest share.
+pub fn shares_of_weight(weight: u64) -> u64 {
+    let exponent = (weight.max(1) as f64).log10() + 7.0 / 34.0;
+    let log = ((125.0_f64 * 125.0 + 4.0 * 612.0 * exponent).sqrt() - 125.0) / 2.0;
+    (log.exp2().round() as u64).clamp(MIN_SHARES, MAX_SHARES)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -193,5 +200,9 @@ mod tests {
             [weight(2), weight(1024), weight(MAX_SHARES)],
             [1, 100, 10_000]
         );
+        for shares in [2, 512, 1024, 4096, MAX_SHARES] {
+            let back = shares_of_weight(weight(shares));
+            assert!(back.abs_diff(shares) <= shares / 20, "{shares} {back}");
+        }
     }
 }

@@ -273,6 +273,11 @@ async fn containers_survive_the_restart_and_the_death_of_containerd() {
     let usage = cgroups.pod_usage("Burstable", "live");
     assert!(usage.working_set_bytes.unwrap() > 0 && usage.processes.unwrap() >= 2);
     assert_eq!(usage.memory_limit_bytes, Some(64 << 20));
+    let class = cgroups.class_path("Burstable");
+    let shares = Path::new("/sys/fs/cgroup/cpu").join(class.trim_start_matches('/'));
+    if let Ok(shares) = std::fs::read_to_string(shares.join("cpu.shares")) {
+        assert_eq!(shares, "100\n");
+    }
     let known = cgroups.pods();
     assert!(known.contains(&("Burstable", "live".to_owned())));
 

@@ -23,13 +23,19 @@ pub(super) fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-/// Like [`merge`], but lists of objects merge by their `uid`, `type` or `name`.
+/// Like [`merge`], but lists of objects merge by their `uid`, `type`, `name` or `ip`. Statuses of
+/// containers go whole, and orders of elements are ignored.
 pub(super) fn merge_strategically(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (key, value) in patch {
+                if key.starts_with("$setElementOrder/") {
+                    continue;
+                }
                 if value.is_null() {
                     target.remove(&key);
+                } else if key.ends_with("Statuses") {
+                    target.insert(key, value);
                 } else {
                     merge_strategically(target.entry(key).or_insert(Value::Null), value);
                 }
@@ -45,7 +51,7 @@ pub(super) fn merge_strategically(target: &mut Value, patch: Value) {
 }
 
 fn merge_item(target: &mut Vec<Value>, item: Value) {
-    let key = ["uid", "type", "name"]
+    let key = ["uid", "type", "name", "ip"]
         .into_iter()
         .find(|key| item.get(key).is_some());
     let at = key.and_then(|key| target.iter().position(|old| old.get(key) == item.get(key)));

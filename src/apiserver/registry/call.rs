@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sampan_api::registry::ServedVersion;
 use sampan_api::strategy::Context;
-use sampan_api::{Options, ResourceDef, Status, Target, UserInfo, Verb};
+use sampan_api::{FieldSelector, Options, ResourceDef, Status, Target, UserInfo, Verb};
 use sampan_client::Body;
 
 use super::cache::Bucket;
@@ -136,7 +136,17 @@ pub fn authorize(
 ) -> Result<(), Status> {
     let subresource = target.subresource.as_deref().unwrap_or_default();
     let namespace = target.namespace.as_deref().unwrap_or_default();
-    let name = target.name.as_deref().unwrap_or_default();
+    // A selection of one name is authorized like that one object.
+    let selected = match (&target.name, verb) {
+        (None, "list" | "watch" | "deletecollection") => options
+            .field_selector
+            .as_deref()
+            .and_then(|text| FieldSelector::parse(text).ok())
+            .and_then(|selector| selector.exact("metadata.name").map(str::to_owned)),
+        _ => None,
+    };
+    let name = target.name.as_deref().or(selected.as_deref());
+    let name = name.unwrap_or_default();
     let attributes = Attributes {
         user,
         verb,

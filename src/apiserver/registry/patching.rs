@@ -2,7 +2,7 @@
 
 use sampan_api::patch::{self, PatchError};
 use sampan_api::resource::PatchType;
-use sampan_api::{Status, managed};
+use sampan_api::{Status, managed, meta};
 use serde_json::Value;
 
 use super::call::Call;
@@ -64,8 +64,24 @@ impl Apply {
     }
 }
 
+/// A configuration must say what it is, and be what the request is about.
+fn check_type(call: &Call, config: &Value) -> Result<(), Status> {
+    let (version, kind) = (
+        meta::text(config, &["apiVersion"]),
+        meta::text(config, &["kind"]),
+    );
+    if version == call.version.api_version() && kind == call.def.kind {
+        return Ok(());
+    }
+    let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
+    Err(Status::bad_request(format!(
+        "invalid object type: {group}/{version}, Kind={kind}"
+    )))
+}
+
 impl Source for Apply {
     fn make(&mut self, call: &mut Call, old: Option<&Value>) -> Result<Value, Status> {
+        check_type(call, &self.patch)?;
         let mut live = old.cloned().unwrap_or_default();
         if old.is_some() {
             call.def.encode(&call.version, &mut live);

@@ -906,3 +906,53 @@ async fn events_expire() {
     }
     shutdown.trigger();
 }
+
+#[tokio::test]
+async fn appliers_share_an_object() {
+    let bed = bed();
+    let apply = |manager: &str, config: Value| {
+        let mut request = request(
+            Verb::Patch,
+            target("v1/configmaps", "default", "a"),
+            Body::Patch(PatchType::Apply, config),
+        );
+        request.options.field_manager = Some(manager.to_owned());
+        request
+    };
+    let config = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
+    bed.send(apply("one", config(json!({"x": "1", "y": "1"}))))
+        .await
+        .unwrap();
+    let two = apply("two", config(json!({"x": "2"})));
+    let conflict = bed.send(two.clone()).await.unwrap_err();
+    assert!(conflict.is(Reason::Conflict), "{conflict}");
+    let mut forced = two;
+    forced.options.force = Some(true);
+    bed.send(forced).await.unwrap();
+    let left = bed.send(apply("one", config(json!({})))).await.unwrap();
+    assert_eq!(
+        left["data"],
+        json!({"x": "2"}),
+        "what nobody applies any more goes"
+    );
+    let other = apply(
+        "one",
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}),
+    );
+    assert_eq!(
+        bed.send(other).await.unwrap_err().message,
+        "invalid object type: /v1, Kind=Secret"
+    );
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused() {
+    let bed = bed();
+    let object = json!({"metadata": {"name": "a"}, "data": {"k": "x".repeat(2 << 20)}});
+    let refused = bed
+        .create("v1/configmaps", "default", object)
+        .await
+        .unwrap_err();
+    assert!(refused.code >= 400, "{refused}");
+    assert!(bed.get("v1/configmaps", "default", "a").await.is_err());
+}

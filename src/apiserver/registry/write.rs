@@ -25,6 +25,9 @@ const SUFFIX: usize = 5;
 /// What stays of a prefix so that the name is not too long.
 const PREFIX_MAX: usize = 63 - SUFFIX;
 
+/// The largest object that is stored; clients know the limit, and its text, from etcd.
+const OBJECT_MAX: usize = 3 << 19;
+
 pub const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
@@ -517,6 +520,12 @@ impl Call {
             .codec
             .seal(&self.def, &self.bucket().fields(), key, object)
             .map_err(Status::internal)?;
+        if sealed.value.len() > OBJECT_MAX {
+            return Err(Status {
+                code: 500,
+                ..Status::new(Reason::Unknown, "etcdserver: request is too large")
+            });
+        }
         let plain = sealed.plain.clone();
         let mutation = Mutation {
             key: key.clone(),

@@ -15,6 +15,11 @@ pub fn max_len(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
+/// Label keys and values are measured in bytes, and say so.
+fn max_bytes(length: usize) -> String {
+    format!("must be no more than {length} bytes")
+}
+
 pub fn inclusive_range(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
@@ -160,7 +165,7 @@ pub fn label_key(text: &str) -> Vec<String> {
     if name.is_empty() {
         messages.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
-        messages.push(format!("name part {}", max_len(63)));
+        messages.push(format!("name part {}", max_bytes(63)));
     }
     if !matches_label_key(name) {
         messages.push(format!("name part {}", pattern()));
@@ -171,7 +176,7 @@ pub fn label_key(text: &str) -> Vec<String> {
 pub fn label_value(text: &str) -> Vec<String> {
     let mut messages = Vec::new();
     if text.len() > LABEL_VALUE_MAX {
-        messages.push(max_len(LABEL_VALUE_MAX));
+        messages.push(max_bytes(LABEL_VALUE_MAX));
     }
     if !text.is_empty() && !matches_label_key(text) {
         messages.push(pattern_error(
@@ -315,6 +320,63 @@ pub fn config_map_key(text: &str) -> Vec<String> {
         _ => {}
     }
     messages
+}
+
+/// A DNS-1123 subdomain whose labels may have underscores.
+pub fn dns1123_subdomain_with_underscore(text: &str) -> Vec<String> {
+    const LABEL: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
+    let label = |label: &str| {
+        let inner = label.strip_prefix('_').unwrap_or(label);
+        starts_and_ends(inner, lower_or_digit)
+            && inner
+                .bytes()
+                .all(|byte| lower_or_digit(byte) || b"-_".contains(&byte))
+    };
+    let mut messages = Vec::new();
+    if text.len() > DNS1123_SUBDOMAIN_MAX {
+        messages.push(max_len(DNS1123_SUBDOMAIN_MAX));
+    }
+    if !text.split('.').all(label) {
+        messages.push(pattern_error(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character",
+            &format!(r"{LABEL}(\.{LABEL})*"),
+            &["example.com"],
+        ));
+    }
+    messages
+}
+
+/// A domain of at least three labels.
+pub fn fully_qualified(text: &str) -> Vec<String> {
+    let messages = dns1123_subdomain(text);
+    if !messages.is_empty() {
+        return vec![messages.join(",")];
+    }
+    if text.split('.').count() < 3 {
+        return vec![
+            "should be a domain with at least three segments separated by dots".to_owned(),
+        ];
+    }
+    Vec::new()
+}
+
+/// An address; leading zeros and IPv4-mapped IPv6 are let through, as old fields did.
+pub fn parse_legacy_ip(text: &str) -> Option<std::net::IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let parts: Vec<&str> = text.split('.').collect();
+    let all_numbers = parts
+        .iter()
+        .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    if parts.len() != 4 || !all_numbers {
+        return None;
+    }
+    let mut octets = [0_u8; 4];
+    for (octet, part) in octets.iter_mut().zip(&parts) {
+        *octet = part.parse().ok()?;
+    }
+    Some(std::net::IpAddr::from(octets))
 }
 
 /// The tag of an image's name: `latest` if there is neither tag nor digest, `None` if there is only

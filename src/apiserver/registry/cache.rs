@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sampan_api::{Registry, ResourceDef};
@@ -26,6 +27,8 @@ const RING_MIN: usize = 64;
 const RING_MAX: usize = 16_384;
 /// How many old states of one resource open pages may hold on to.
 const PAGES: usize = 32;
+/// … and for how long.
+const PAGE_AGE: Duration = Duration::from_secs(300);
 
 /// One change of one object, as watches need it.
 #[derive(Clone)]
@@ -84,7 +87,7 @@ struct State {
     /// The last change of this resource.
     revision: Revision,
     /// Old states that open pages still read.
-    pages: VecDeque<Snapshot>,
+    pages: VecDeque<(Instant, Snapshot)>,
     /// Told of every change before its writer is answered.
     observers: Vec<ChangeHandler>,
 }
@@ -151,8 +154,8 @@ impl Bucket {
         state
             .pages
             .iter()
-            .find(|page| page.revision == revision)
-            .cloned()
+            .find(|(_, page)| page.revision == revision)
+            .map(|(_, page)| page.clone())
     }
 
     /// Keeps a state for the following pages of a list.
@@ -161,14 +164,14 @@ impl Bucket {
         if state
             .pages
             .iter()
-            .any(|page| page.revision == snapshot.revision)
+            .any(|(_, page)| page.revision == snapshot.revision)
         {
             return;
         }
         if state.pages.len() >= PAGES {
             state.pages.pop_front();
         }
-        state.pages.push_back(snapshot.clone());
+        state.pages.push_back((Instant::now(), snapshot.clone()));
     }
 
     /// Appends at most `limit` events after `after` to `events`.
@@ -295,6 +298,12 @@ fn prepared(event: &StoreEvent) -> Option<&Prepared> {
 
 impl State {
     fn push(&mut self, event: Arc<Event>) {
+        // Pages only cost something once what they show has changed.
+        while let Some((since, _)) = self.pages.front()
+            && since.elapsed() > PAGE_AGE
+        {
+            self.pages.pop_front();
+        }
         self.ring_bytes += event.size();
         self.ring.push_back(event);
         while self.ring.len() > RING_MAX

@@ -12,10 +12,12 @@
 //! | [`nft`] | tables, chains, sets, rules, and how one rule set becomes another |
 //! | [`conntrack`] | tracked connections: list, delete |
 //! | [`route`] | links, addresses, routes, neighbours |
+//! | [`monitor`] | news of other programs' changes |
 
 pub mod conntrack;
 pub mod error;
 pub mod message;
+pub mod monitor;
 pub mod namespace;
 pub mod nft;
 pub mod route;
@@ -24,5 +26,6 @@ pub mod socket;
 pub use error::Error;
 pub use ipnet::IpNet;
 pub use message::{Attributes, Message, Writer};
+pub use monitor::{Group, Monitor};
 pub use namespace::Namespace;
 pub use socket::{Protocol, Socket};

@@ -12,10 +12,10 @@ pub mod ruleset;
 pub mod set;
 
 pub use batch::{Batch, Command};
-pub use connection::{ChainInfo, Connection};
+pub use connection::{ChainInfo, Connection, Fingerprint};
 pub use expr::{Expr, SetRef, Verdict};
 pub use ruleset::{Change, Ruleset};
-pub use set::{AnonymousSet, Element, ElementData, KeyType, Set, SetData};
+pub use set::{AnonymousSet, Element, ElementData, KeyType, Remembered, Set, SetData};
 
 /// Address family of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

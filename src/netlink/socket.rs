@@ -83,6 +83,10 @@ impl Socket {
         self.fd.as_fd()
     }
 
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// One request; the kernel's acknowledgement decides. `what` names it in an error.
     pub fn request(
         &mut self,

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node as ApiNode, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use sampan_client::{Informers, ListParams, Lister};
 use sampan_host::{Change as HostChange, Journal};
+use sampan_netlink::{Group, Monitor, Protocol};
 use sampan_util::{Backoff, Shutdown};
 use tokio::sync::watch;
 
@@ -116,65 +117,134 @@ pub async fn run(
         () = shutdown.wait() => return Ok(()),
     }
     record_tables(&settings, journal)?;
-    let mut kernel = Some(Kernel::open(&settings)?);
-    let mut failures = 0;
-    loop {
-        let Some(work) = next(&pending, &shutdown).await else {
-            return Ok(());
-        };
+    Loop {
+        kernel: Some(Kernel::open(&settings)?),
+        monitor: open_monitor(),
+        settings,
+        observed,
+        pending,
+        node,
+        health,
+        failures: 0,
+    }
+    .run(&shutdown)
+    .await
+}
+
+struct Loop {
+    settings: Settings,
+    observed: Observed,
+    pending: Pending,
+    node: Lister<ApiNode>,
+    health: Health,
+    kernel: Option<Kernel>,
+    monitor: Option<Monitor>,
+    failures: u32,
+}
+
+impl Loop {
+    async fn run(mut self, shutdown: &Shutdown) -> Result<(), Error> {
+        loop {
+            let rest = tokio::select! {
+                work = self.pending.next() => self.work(work).await,
+                () = foreign_change(&mut self.monitor) => self.verify().await,
+                () = shutdown.wait() => return Ok(()),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = shutdown.wait() => return Ok(()),
+            }
+        }
+    }
+
+    /// Brings the kernel up to date; returns how long to rest.
+    async fn work(&mut self, work: Work) -> Duration {
         let started = Instant::now();
-        let zone = zone_of(&node, &settings.node_name);
-        let result = sync(&mut kernel, &settings, &observed, work, zone).await;
-        health.record(&result);
-        let rest = match &result {
+        let zone = zone_of(&self.node, &self.settings.node_name);
+        let result = self.sync(work, zone).await;
+        self.health.record(&result);
+        match result {
             Ok(()) => {
-                failures = 0;
+                self.failures = 0;
                 (started.elapsed() * REST_PER_WORK).min(LONGEST_REST)
             }
             Err(error) => {
                 tracing::error!(%error, "cannot update the service rules; the old ones stay");
-                pending.add_all();
-                failures += 1;
-                RETRY.delay(failures - 1)
+                self.pending.add_all();
+                self.failures += 1;
+                RETRY.delay(self.failures - 1)
             }
+        }
+    }
+
+    /// Somebody has changed some rules: were ours among them?
+    async fn verify(&mut self) -> Duration {
+        let intact = self.with_kernel(Kernel::is_intact).await;
+        if !matches!(intact, Ok(true)) {
+            tracing::warn!(
+                "another program has changed or removed our nftables table; putting it back"
+            );
+            self.pending.add_all();
+        }
+        Duration::ZERO
+    }
+
+    async fn sync(&mut self, work: Work, zone: Option<String>) -> Result<(), Error> {
+        let observed = self.observed.clone();
+        quietly(&self.monitor, Monitor::pause);
+        let synced = self.with_kernel(move |kernel| kernel.sync(&observed, work, zone));
+        let result = synced.await;
+        quietly(&self.monitor, Monitor::resume);
+        result
+    }
+
+    /// Rendering and committing block for as long as the kernel needs, so they leave the async
+    /// threads. After a failure nobody knows what the kernel has: the next call starts anew.
+    async fn with_kernel<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Kernel) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let mut kernel = match self.kernel.take() {
+            Some(kernel) => kernel,
+            None => Kernel::open(&self.settings)?,
         };
-        tokio::select! {
-            () = tokio::time::sleep(rest) => {}
-            () = shutdown.wait() => return Ok(()),
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work(&mut kernel);
+            (kernel, result)
+        });
+        let (kernel, result) = task.await?;
+        if result.is_ok() {
+            self.kernel = Some(kernel);
+        }
+        result
+    }
+}
+
+/// Without news of others' changes the rules are right until somebody removes them.
+fn open_monitor() -> Option<Monitor> {
+    match Monitor::open(Protocol::Netfilter, &[Group::Nftables]) {
+        Ok(monitor) => Some(monitor),
+        Err(error) => {
+            tracing::warn!(%error, "cannot watch for other programs' changes of nftables");
+            None
         }
     }
 }
 
-async fn next(pending: &Pending, shutdown: &Shutdown) -> Option<Work> {
-    tokio::select! {
-        work = pending.next() => Some(work),
-        () = shutdown.wait() => None,
+async fn foreign_change(monitor: &mut Option<Monitor>) {
+    let failed = match monitor {
+        Some(open) => open.changed(|_| true).await.is_err(),
+        None => std::future::pending().await,
+    };
+    if failed {
+        *monitor = None;
     }
 }
 
-/// Rendering and committing block for as long as the kernel needs, so they leave the async threads.
-async fn sync(
-    slot: &mut Option<Kernel>,
-    settings: &Settings,
-    observed: &Observed,
-    work: Work,
-    zone: Option<String>,
-) -> Result<(), Error> {
-    let mut kernel = match slot.take() {
-        Some(kernel) => kernel,
-        None => Kernel::open(settings)?,
-    };
-    let observed = observed.clone();
-    let task = tokio::task::spawn_blocking(move || {
-        let result = kernel.sync(&observed, work, zone);
-        (kernel, result)
-    });
-    let (kernel, result) = task.await?;
-    // After a failure nobody knows what the kernel has: the next sync starts with a new one.
-    if result.is_ok() {
-        *slot = Some(kernel);
+fn quietly(monitor: &Option<Monitor>, change: fn(&Monitor) -> Result<(), sampan_netlink::Error>) {
+    if let Some(Err(error)) = monitor.as_ref().map(change) {
+        tracing::debug!(%error, "cannot change the subscription to nftables");
     }
-    result
 }
 
 fn record_tables(settings: &Settings, journal: &Journal) -> Result<(), Error> {

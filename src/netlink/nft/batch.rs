@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::expr::{Expr, SetName, SetRef, encode_value};
 use super::set::{
-    AnonymousSet, Element, ElementData, KeyType, Set, SetData, total_len, type_number,
+    AnonymousSet, Element, ElementData, KeyType, Remembered, Set, SetData, total_len, type_number,
 };
 use super::{Base, ChainType, Hook, Rule, Table};
 use crate::message::Writer;
@@ -74,6 +74,11 @@ pub enum Command {
         set: String,
         keys: Vec<Element>,
     },
+    /// Puts elements of a dynamic map back as they were.
+    Remember {
+        set: String,
+        elements: Vec<Remembered>,
+    },
 }
 
 impl fmt::Display for Command {
@@ -92,6 +97,9 @@ impl fmt::Display for Command {
             Self::DeleteSet { name } => write!(f, "delete set {name}"),
             Self::AddElements { set, elements } => {
                 write!(f, "add {} elements to {set}", elements.len())
+            }
+            Self::Remember { set, elements } => {
+                write!(f, "restore {} elements of {set}", elements.len())
             }
             Self::DeleteElements { set, keys } => {
                 write!(f, "delete {} elements from {set}", keys.len())
@@ -160,6 +168,7 @@ impl Batch {
             }
             Command::AddElements { elements, .. } => 1 + chunks(elements),
             Command::DeleteElements { keys, .. } => 1 + chunks(keys),
+            Command::Remember { elements, .. } => 1 + elements.len().div_ceil(REMEMBERED_AT_ONCE),
             _ => 1,
         };
         2 + self.commands.iter().map(of).sum::<usize>() as u32
@@ -258,6 +267,7 @@ impl Encoder<'_> {
                 };
                 self.elements(index, NEW_ELEMENTS, &name, elements);
             }
+            Command::Remember { set, elements } => self.remembered(index, set, elements),
             Command::DeleteElements { set, keys } => {
                 let name = SetName {
                     name: set,
@@ -309,6 +319,17 @@ impl Encoder<'_> {
         id
     }
 
+    fn remembered(&mut self, index: usize, set: &str, elements: &[Remembered]) {
+        let table = self.table.name.as_str();
+        for chunk in elements.chunks(REMEMBERED_AT_ONCE) {
+            self.message(index, NEW_ELEMENTS, CREATE, |w| {
+                w.string(1, table);
+                w.string(2, set);
+                w.nest(3, |w| chunk.iter().for_each(|e| encode_remembered(w, e)));
+            });
+        }
+    }
+
     fn elements(&mut self, index: usize, number: u16, set: &SetName<'_>, elements: &[Element]) {
         let flags = if number == NEW_ELEMENTS { CREATE } else { 0 };
         let mut rest = elements;
@@ -328,6 +349,9 @@ impl Encoder<'_> {
         }
     }
 }
+
+/// Keeps the list's length below 16 bits.
+const REMEMBERED_AT_ONCE: usize = 256;
 
 fn chunk_len(elements: &[Element]) -> usize {
     let mut size = 0;
@@ -469,6 +493,16 @@ fn encode_element(w: &mut Writer, element: &Element) {
             Some(ElementData::Verdict(verdict)) => w.nest(2, |w| verdict.encode(w)),
             None => {}
         }
+    });
+}
+
+fn encode_remembered(w: &mut Writer, element: &Remembered) {
+    const LIST_ELEM: u16 = 1;
+    w.nest(LIST_ELEM, |w| {
+        encode_value(w, 1, &element.key);
+        encode_value(w, 2, &element.value);
+        w.be64(4, element.timeout.as_millis() as u64);
+        w.be64(5, element.expires_in.as_millis() as u64);
     });
 }
 

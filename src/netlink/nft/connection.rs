@@ -1,10 +1,12 @@
 //! Commits batches and lists what is there.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::batch::{Batch, Command, encode_barrier, message_type};
+use super::set::Remembered;
 use super::{Family, Table};
-use crate::message::{Attributes, Messages, be32_of, string_of};
+use crate::message::{Attributes, Messages, be32_of, be64_of, string_of};
 use crate::socket::answer_of;
 use crate::{Error, Namespace, Protocol, Socket};
 
@@ -30,6 +32,14 @@ pub struct ChainInfo {
     pub hook: Option<u32>,
     /// Whether packets that no rule decides are dropped.
     pub drops: bool,
+}
+
+/// Which table it is and how many chains and sets it holds: changes when somebody deletes or
+/// recreates it, or adds or removes one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    handle: u64,
+    objects: u32,
 }
 
 impl Connection {
@@ -143,6 +153,39 @@ impl Connection {
         set: &str,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
         let mut all = BTreeMap::new();
+        self.each_element(table, set, |element| {
+            all.insert(value_of(element, KEY), value_of(element, DATA));
+        })?;
+        Ok(all)
+    }
+
+    /// A dynamic map's elements with what is left of their lives.
+    pub fn remembered(&mut self, table: &Table, set: &str) -> Result<Vec<Remembered>, Error> {
+        let mut all = Vec::new();
+        self.each_element(table, set, |element| {
+            let time = |kind| {
+                element
+                    .find(kind)
+                    .map(|b| Duration::from_millis(be64_of(b)))
+            };
+            if let (Some(timeout), Some(expires_in)) = (time(TIMEOUT), time(EXPIRATION)) {
+                all.push(Remembered {
+                    key: value_of(element, KEY),
+                    value: value_of(element, DATA),
+                    timeout,
+                    expires_in,
+                });
+            }
+        })?;
+        Ok(all)
+    }
+
+    fn each_element(
+        &mut self,
+        table: &Table,
+        set: &str,
+        mut each: impl FnMut(Attributes<'_>),
+    ) -> Result<(), Error> {
         self.socket.dump(
             message_type(GET_ELEMENTS),
             || format!("list elements of {set}"),
@@ -153,15 +196,43 @@ impl Connection {
             },
             |message| {
                 let list = message.attributes(FAMILY_HEADER).nested(3);
-                for (_, element) in list {
-                    let element = Attributes(element);
-                    let value = |kind| element.nested(kind).find(1).unwrap_or_default().to_vec();
-                    all.insert(value(1), value(2));
+                list.for_each(|(_, element)| each(Attributes(element)));
+            },
+        )
+    }
+
+    /// What tells whether a table is still the one we left; `None`: there is none.
+    pub fn fingerprint(&mut self, table: &Table) -> Result<Option<Fingerprint>, Error> {
+        let found = self.socket.fetch(
+            message_type(GET_TABLE),
+            || format!("look up table {}", table.name),
+            |w| {
+                w.raw(&[table.family.number(), 0, 0, 0]);
+                w.string(1, &table.name);
+            },
+            |message| {
+                let attributes = message.attributes(FAMILY_HEADER);
+                Fingerprint {
+                    objects: attributes.find(3).map_or(0, be32_of),
+                    handle: attributes.find(4).map_or(0, be64_of),
                 }
             },
-        )?;
-        Ok(all)
+        );
+        match found {
+            Ok(fingerprint) => Ok(Some(fingerprint)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
+}
+
+const KEY: u16 = 1;
+const DATA: u16 = 2;
+const TIMEOUT: u16 = 4;
+const EXPIRATION: u16 = 5;
+
+fn value_of(element: Attributes<'_>, kind: u16) -> Vec<u8> {
+    element.nested(kind).find(1).unwrap_or_default().to_vec()
 }
 
 fn describe(batch: &Batch, origin: Option<usize>) -> String {

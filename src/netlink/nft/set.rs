@@ -113,6 +113,16 @@ pub struct Element {
     pub data: Option<ElementData>,
 }
 
+/// An element of a dynamic map as the kernel holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    /// Its whole life, and what is left of it.
+    pub timeout: Duration,
+    pub expires_in: Duration,
+}
+
 /// A constant set or map that belongs to the one rule that uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnonymousSet {

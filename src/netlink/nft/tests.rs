@@ -9,7 +9,9 @@ use crate::Namespace;
 use crate::nft::build::{self, Field, TCP};
 use crate::nft::expr::{FIRST_REGISTER, SetRef};
 use crate::nft::set::{AnonymousSet, Key, KeyType, SetData};
-use crate::nft::{Base, ChainType, Connection, Expr, Family, Hook, Rule, Verdict, priority};
+use crate::nft::{
+    Base, ChainType, Connection, Expr, Family, Hook, Remembered, Rule, Verdict, priority,
+};
 
 fn table() -> Table {
     Table::new(Family::Ip, "test")
@@ -310,4 +312,68 @@ fn kernel_takes_ipv6_and_thousands_of_elements() {
     );
     kernel.commit(&rules.replace(&v6)).unwrap();
     assert_eq!(kernel.elements(&v6, "big").unwrap().len(), 5000);
+}
+
+#[test]
+fn dynamic_elements_can_be_carried_over_and_tables_recognised() {
+    let mut kernel = connect();
+    let mut rules = Ruleset::default();
+    let affinity = Set::new([KeyType::Ipv4])
+        .mapping_to(SetData::Value(vec![KeyType::Ipv4, KeyType::Port]))
+        .dynamic(65535);
+    rules.set("affinity", affinity);
+    let elements: Vec<_> = (0..600u32)
+        .map(|i| Remembered {
+            key: i.to_be_bytes().to_vec(),
+            value: endpoints(&[2]).remove(0),
+            timeout: Duration::from_secs(600),
+            expires_in: Duration::from_secs(300),
+        })
+        .collect();
+    assert_eq!(kernel.fingerprint(&table()).unwrap(), None);
+    let mut batch = rules.replace(&table());
+    batch.push(Command::Remember {
+        set: "affinity".into(),
+        elements: elements.clone(),
+    });
+    kernel.commit(&batch).unwrap();
+    let mut found = kernel.remembered(&table(), "affinity").unwrap();
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    assert_eq!(found.len(), elements.len());
+    assert_eq!(
+        (&found[7].key, &found[7].value),
+        (&elements[7].key, &elements[7].value)
+    );
+    assert_eq!(found[7].timeout, Duration::from_secs(600));
+    assert!(found[7].expires_in <= Duration::from_secs(300));
+    assert!(found[7].expires_in > Duration::from_secs(290));
+
+    let before = kernel.fingerprint(&table()).unwrap();
+    assert!(before.is_some());
+    kernel.commit(&batch).unwrap();
+    assert_ne!(kernel.fingerprint(&table()).unwrap(), before);
+}
+
+#[test]
+fn others_changes_are_heard_and_our_own_are_not() {
+    let namespace = Namespace::create().expect("this test needs root");
+    let work = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap().block_on(async {
+            let groups = [crate::Group::Nftables];
+            let mut monitor = crate::Monitor::open(crate::Protocol::Netfilter, &groups).unwrap();
+            let mut kernel = Connection::open().unwrap();
+            let batch = ruleset(&[(1, &[2])]).replace(&table());
+            let short = Duration::from_millis(100);
+            monitor.pause().unwrap();
+            kernel.commit(&batch).unwrap();
+            monitor.resume().unwrap();
+            let heard = tokio::time::timeout(short, monitor.changed(|_| true)).await;
+            assert!(heard.is_err());
+            kernel.commit(&batch).unwrap();
+            let heard = tokio::time::timeout(short * 50, monitor.changed(|_| true)).await;
+            heard.unwrap().unwrap();
+        });
+    };
+    namespace.run(work).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sampan_netlink::conntrack::Conntrack;
-use sampan_netlink::nft::{Connection, Family, Ruleset, Table};
+use sampan_netlink::nft::{Batch, Command, Connection, Family, Fingerprint, Ruleset, Table};
 
 use super::Error;
 use super::observe::{Observed, Work};
@@ -25,8 +25,8 @@ struct FamilyTable {
     family: Family,
     table: Table,
     assembly: Assembly,
-    /// Whether the kernel holds exactly what `assembly` says.
-    in_place: bool,
+    /// The table as we left it; `None`: the kernel may hold anything.
+    left: Option<Fingerprint>,
 }
 
 impl Kernel {
@@ -35,7 +35,7 @@ impl Kernel {
             family,
             table: settings.table(family),
             assembly: Assembly::default(),
-            in_place: false,
+            left: None,
         };
         Ok(Self {
             connection: Connection::open()?,
@@ -55,7 +55,7 @@ impl Kernel {
             let node = self
                 .settings
                 .node(self.families[index].family, zone.clone());
-            let everything = work == Work::Everything || !self.families[index].in_place;
+            let everything = work == Work::Everything || self.families[index].left.is_none();
             let pieces = match &work {
                 Work::Services(names) if !everything => pieces_of(observed, names, &node),
                 _ => all_pieces(observed, &node),
@@ -82,8 +82,11 @@ impl Kernel {
         state.assembly.update(pieces);
         let mut whole = render_base(node);
         state.assembly.add_to(&mut whole);
-        self.connection.commit(&whole.replace(&state.table))?;
-        state.in_place = true;
+        let mut batch = whole.replace(&state.table);
+        carry_over(&mut self.connection, &whole, &mut batch);
+        state.left = None;
+        self.connection.commit(&batch)?;
+        state.left = self.connection.fingerprint(&state.table)?;
         tracing::debug!(table = %state.table.name, chains = whole.chains.len(), "service rules in place");
         Ok(())
     }
@@ -95,11 +98,21 @@ impl Kernel {
     ) -> Result<(), Error> {
         let state = &mut self.families[index];
         let change = state.assembly.change(pieces, &state.table);
-        state.in_place = false;
+        state.left = None;
         self.connection.commit(&change.main)?;
         self.connection.commit(&change.cleanup)?;
-        state.in_place = true;
+        state.left = self.connection.fingerprint(&state.table)?;
         Ok(())
+    }
+
+    /// Whether the tables are still those that we left.
+    pub(super) fn is_intact(&mut self) -> Result<bool, Error> {
+        for state in &self.families {
+            if state.left.is_some() && self.connection.fingerprint(&state.table)? != state.left {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A failure here leaves some UDP clients with an old endpoint for a while: no reason to call
@@ -109,6 +122,26 @@ impl Kernel {
             Ok(0) => {}
             Ok(count) => tracing::debug!(count, "stale UDP flows forgotten"),
             Err(error) => tracing::warn!(%error, "cannot forget stale UDP flows"),
+        }
+    }
+}
+
+/// Clients stay with their endpoints across a restart: what the old table's affinity maps hold goes
+/// into the new ones.
+fn carry_over(connection: &mut Connection, whole: &Ruleset, batch: &mut Batch) {
+    let old = connection.sets(&batch.table).unwrap_or_default();
+    for (name, _) in whole
+        .sets
+        .iter()
+        .filter(|(name, set)| set.dynamic && old.contains(name))
+    {
+        match connection.remembered(&batch.table, name) {
+            Ok(elements) if elements.is_empty() => {}
+            Ok(elements) => batch.push(Command::Remember {
+                set: name.clone(),
+                elements,
+            }),
+            Err(error) => tracing::debug!(map = %name, %error, "cannot read affinities"),
         }
     }
 }

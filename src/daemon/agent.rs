@@ -23,6 +23,7 @@ use sampan_kubelet::cgroup::Cgroups;
 use sampan_kubelet::inotify::FileWatcher;
 use sampan_kubelet::{Kubelet, Parts};
 use sampan_kubelet::machine::MachineInfo;
+use sampan_kubelet::runtime::images::ImageFolder;
 use sampan_kubelet::runtime::supervisor::{self, RuntimeHandle, RuntimeSettings};
 use sampan_kubelet::server::{self, Access, ServerState};
 use sampan_net::{CertificateChecker, ServerIdentity};
@@ -155,6 +156,7 @@ async fn run_node(
         started = node.start_runtime() => started?,
         () = shutdown.wait() => return Ok(()),
     };
+    node.spawn_images(&runtime, &mut parts);
     node.spawn_kubelet(&runtime, &mut parts).await?;
     while let Some(ended) = parts.join_next().await {
         match ended {
@@ -262,13 +264,34 @@ impl Node<'_> {
         Ok(())
     }
 
-    async fn start_runtime(&self) -> anyhow::Result<RuntimeHandle> {
+    /// Archives in `<data-dir>/agent/images` become images, at start and when they appear.
+    fn spawn_images(&self, runtime: &RuntimeHandle, parts: &mut JoinSet<anyhow::Result<()>>) {
+        if self.settings.container_runtime_endpoint.is_some() {
+            return;
+        }
+        let settings = self.runtime_settings();
+        let folder = ImageFolder::new(
+            settings.images_dir(),
+            &settings.containerd_dir(),
+            runtime.importer(),
+            self.watcher.clone(),
+        );
+        let shutdown = self.shutdown.clone();
+        parts.spawn(async move { folder.run(shutdown).await.context("image folder") });
+    }
+
+    fn runtime_settings(&self) -> RuntimeSettings {
         let agent_dir = self.settings.agent_dir();
-        let paths = sampan_network::settings::Paths::new(&agent_dir);
+        let paths = sampan_network::Paths::new(&agent_dir);
         let mut settings = RuntimeSettings::new(agent_dir, paths.cni_bin, paths.cni_conf);
         settings.endpoint = self.settings.container_runtime_endpoint.clone();
         settings.pause_image = self.settings.pause_image.clone();
         settings.debug = self.settings.debug;
+        settings
+    }
+
+    async fn start_runtime(&self) -> anyhow::Result<RuntimeHandle> {
+        let settings = self.runtime_settings();
         supervisor::start(&settings, &self.watcher, &self.shutdown)
             .await
             .context("container runtime")

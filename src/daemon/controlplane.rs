@@ -17,7 +17,9 @@ use sampan_apiserver::auth::{
 use sampan_apiserver::encryption::Keyring;
 use sampan_apiserver::{admission, plain};
 use sampan_apiserver::allocate::{Range, ServiceReserve};
-use sampan_apiserver::health::Health;
+use sampan_apiserver::auth::escalation::RoleEscalation;
+use sampan_apiserver::discovery;
+use sampan_apiserver::health::{Health, Scope};
 use sampan_apiserver::http::{ApiFront, FrontConfig};
 use sampan_apiserver::metrics::Metrics;
 use sampan_apiserver::registry::hooks::Hooks;
@@ -107,6 +109,18 @@ impl ControlPlane {
         bootstrap::reconcile(&*transport)
             .await
             .context("cannot bring the default roles into place")?;
+        let rows = self.server.core().registry.snapshot();
+        discovery::services::publish(&*transport, &rows, self.server.core().now())
+            .await
+            .context("cannot publish the API's groups")?;
+        let authorities = bootstrap::published::Authorities {
+            clients: self.pki.client_ca.certificate_pem(),
+            request_headers: self.pki.request_header_ca.certificate_pem(),
+            proxies: &["system:auth-proxy"],
+        };
+        bootstrap::published::publish(&*transport, &authorities)
+            .await
+            .context("cannot publish how requests are authenticated")?;
         if !settings.is_disabled(Component::Dns) {
             let addresses: Vec<IpAddr> = settings.cluster_dns_address().into_iter().collect();
             sampan_dns::publish::ensure_service(&self.setup_client(), &addresses)
@@ -157,7 +171,7 @@ impl Front {
         let server = ApiServer::new(core, authorizer.clone(), hooks);
         Ok(Self {
             server,
-            health: Health::new(),
+            health: health(),
             metrics: Arc::new(Metrics::default()),
             authenticator,
             authorizer,
@@ -199,6 +213,13 @@ impl Front {
     }
 }
 
+/// Every change of the store passes through this process, so it is there as long as we are.
+fn health() -> Health {
+    let health = Health::new();
+    health.add("etcd", Scope::LiveAndReady, Arc::new(|| Ok(())));
+    health
+}
+
 fn relay(server: &ApiServer, pki: &ServerPki) -> anyhow::Result<Relay> {
     Ok(Relay::new(RelayConfig {
         objects: server.core().clone(),
@@ -216,8 +237,12 @@ fn hooks(
     rbac: &Arc<Rbac>,
 ) -> Hooks {
     let reserve = ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports);
+    let mut admission = admission::chain(core, authorizer);
+    admission
+        .0
+        .push(Arc::new(RoleEscalation::new(rbac.clone(), authorizer.clone())));
     Hooks {
-        admission: admission::chain(core, authorizer),
+        admission,
         subresources: plain::subresources(authenticator.service_accounts().cloned()),
         virtuals: plain::virtuals(rbac.clone(), authenticator.clone()),
         reserves: vec![Arc::new(reserve)],

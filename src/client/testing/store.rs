@@ -262,7 +262,12 @@ impl Store {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             new["metadata"]["generation"] = json!(generation);
         }
-        if !text(&new, "/metadata/deletionTimestamp").is_empty() && !has_finalizers(&new) {
+        let is_due = new["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or_default()
+            == 0;
+        let is_deleted = !text(&new, "/metadata/deletionTimestamp").is_empty();
+        if is_deleted && is_due && !has_finalizers(&new) {
             return Ok(self.remove(&key, new));
         }
         Ok(self.put(key, new, EventKind::Modified))
@@ -302,6 +307,13 @@ impl Store {
         }
         if text(&object, "/metadata/deletionTimestamp").is_empty() {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        if graceful {
+            let asked = &options["gracePeriodSeconds"];
+            let grace = asked
+                .as_i64()
+                .or(object["spec"]["terminationGracePeriodSeconds"].as_i64());
+            object["metadata"]["deletionGracePeriodSeconds"] = json!(grace.unwrap_or(30));
         }
         Ok(self.put(key, object, EventKind::Modified))
     }

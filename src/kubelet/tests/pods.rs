@@ -19,8 +19,11 @@ async fn a_pod_lives_and_dies() {
     let node = Node::new("life").await;
     let agent = node.start().await;
     let started = Instant::now();
-    node.create("web", json!({"containers": [{"name": "main", "command": sh(FOREVER)}]}))
-        .await;
+    node.create(
+        "web",
+        json!({"containers": [{"name": "main", "command": sh(FOREVER)}]}),
+    )
+    .await;
     let pod = node.until_ready("web").await;
     eprintln!("create to ready: {:?}", started.elapsed());
     assert_eq!(phase_of(&pod), "Running");
@@ -31,7 +34,12 @@ async fn a_pod_lives_and_dies() {
     assert_eq!(row["started"], true);
     assert!(row["imageID"].as_str().unwrap().contains("sha256:"));
     let resolv = node
-        .exec(&agent, "web", "main", &["/bin/busybox", "cat", "/etc/resolv.conf"])
+        .exec(
+            &agent,
+            "web",
+            "main",
+            &["/bin/busybox", "cat", "/etc/resolv.conf"],
+        )
         .await;
     assert!(resolv.contains("nameserver 10.43.0.10"), "{resolv}");
     for event in [
@@ -182,7 +190,12 @@ async fn init_containers_sidecars_and_hooks() {
     assert_eq!(init[0]["state"]["terminated"]["reason"], "Completed");
     assert_eq!(init[1]["ready"], true);
     let order = node
-        .exec(&agent, "web", "main", &["/bin/busybox", "cat", "/work/order"])
+        .exec(
+            &agent,
+            "web",
+            "main",
+            &["/bin/busybox", "cat", "/work/order"],
+        )
         .await;
     assert_eq!(order, "1\n2\n");
     node.delete("web", 5).await;
@@ -197,7 +210,7 @@ async fn probes_decide_readiness_and_restart() {
     let agent = node.start().await;
     node.create(
         "web",
-        json!({"containers": [{"name": "main",
+        json!({"terminationGracePeriodSeconds": 1, "containers": [{"name": "main",
             "command": sh("mkdir /www; echo ok > /www/ready; exec /bin/busybox httpd -f -p 8080 -h /www"),
             "ports": [{"name": "http", "containerPort": 8080}],
             "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
@@ -238,7 +251,10 @@ async fn configuration_reaches_containers_and_follows_changes() {
     let node = Node::new("conf").await;
     let agent = node.start().await;
     let map = |color: &str| -> ConfigMap {
-        serde_json::from_value(json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"color": color}})).unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "cm", "namespace": "default"}, "data": {"color": color}}),
+        )
+        .unwrap()
     };
     node.create(
         "web",
@@ -259,8 +275,10 @@ async fn configuration_reaches_containers_and_follows_changes() {
                     {"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]}}]}),
     )
     .await;
-    node.until_event("FailedMount: MountVolume.SetUp failed for volume \"cm\" : configmap \"cm\" not found")
-        .await;
+    node.until_event(
+        "FailedMount: MountVolume.SetUp failed for volume \"cm\" : configmap \"cm\" not found",
+    )
+    .await;
     node.client.create(&map("red")).await.unwrap();
     let secret: Secret = serde_json::from_value(
         json!({"metadata": {"name": "sec", "namespace": "default"}, "data": {"pw": "aHVudGVy"}}),
@@ -278,8 +296,14 @@ async fn configuration_reaches_containers_and_follows_changes() {
     let ip = pod.status.unwrap().pod_ip.unwrap();
     assert_eq!(run("echo $PW $IP").await, format!("hunter {ip}\n"));
     assert_eq!(run("cat /cm/color /one").await, "redred");
-    assert_eq!(run("cat /all/deep/pw /all/labels").await, "hunterapp=\"web\"");
-    assert_eq!(run("/bin/busybox stat -c '%a %g' -L /all/deep/pw").await, "440 1234\n");
+    assert_eq!(
+        run("cat /all/deep/pw /all/labels").await,
+        "hunterapp=\"web\""
+    );
+    assert_eq!(
+        run("/bin/busybox stat -c '%a %g' -L /all/deep/pw").await,
+        "440 1234\n"
+    );
     assert!(run("/bin/busybox df /mem").await.contains("tmpfs"));
     node.client.update(&map("blue")).await.unwrap();
     let deadline = Instant::now() + std::time::Duration::from_secs(5);
@@ -306,11 +330,31 @@ async fn what_cannot_start_says_why() {
         }
     };
     for (name, container, wanted) in [
-        ("pull", json!({"name": "c", "image": "127.0.0.1:1/none:1"}), "ImagePullBackOff"),
-        ("never", json!({"name": "c", "image": "none:1", "imagePullPolicy": "Never"}), "ErrImageNeverPull"),
-        ("name", json!({"name": "c", "image": "BAD NAME"}), "InvalidImageName"),
-        ("env", json!({"name": "c", "env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "no", "key": "k"}}}]}), "CreateContainerConfigError"),
-        ("command", json!({"name": "c", "command": ["/nothing"]}), "RunContainerError"),
+        (
+            "pull",
+            json!({"name": "c", "image": "127.0.0.1:1/none:1"}),
+            "ImagePullBackOff",
+        ),
+        (
+            "never",
+            json!({"name": "c", "image": "none:1", "imagePullPolicy": "Never"}),
+            "ErrImageNeverPull",
+        ),
+        (
+            "name",
+            json!({"name": "c", "image": "BAD NAME"}),
+            "InvalidImageName",
+        ),
+        (
+            "env",
+            json!({"name": "c", "env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "no", "key": "k"}}}]}),
+            "CreateContainerConfigError",
+        ),
+        (
+            "command",
+            json!({"name": "c", "command": ["/nothing"]}),
+            "RunContainerError",
+        ),
     ] {
         node.create(name, json!({"containers": [container]})).await;
         node.until(name, wanted, reason(wanted)).await;

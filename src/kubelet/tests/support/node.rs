@@ -27,27 +27,27 @@ pub const NODE_IP: &str = "10.99.0.1";
 /// Gives pods addresses of 10.99.0.0/24 by a veth pair each.
 const NETWORK_PLUGIN: &str = r#"#!/bin/sh
 cat > /dev/null
-name=$(basename "$CNI_NETNS")
 case "$CNI_COMMAND" in
 ADD)
   n=$(cat "$0.count" 2>/dev/null || echo 1); n=$((n + 1)); echo $n > "$0.count"
   exec 2>>"$0.log" 3>&1 1>&2
-  ip link add "v$n" type veth peer name eth0 netns "$name"
-  ip -n "$name" addr add "10.99.0.$n/32" dev eth0
-  ip -n "$name" link set eth0 up
-  ip -n "$name" link set lo up
-  ip -n "$name" route add 10.99.0.1 dev eth0
-  ip -n "$name" route add default via 10.99.0.1 dev eth0
+  ip link add "v$n" type veth peer name "p$n"
+  nsenter --net="$CNI_NETNS" sleep 5 & holder=$!
+  while [ "$(readlink /proc/$holder/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+  ip link set "p$n" netns $holder
+  kill $holder
+  nsenter --net="$CNI_NETNS" sh -c "ip link set p$n name eth0; ip addr add 10.99.0.$n/32 dev eth0
+    ip link set eth0 up; ip link set lo up
+    ip route add 10.99.0.1 dev eth0; ip route add default via 10.99.0.1 dev eth0"
   ip link set "v$n" up
   ip route replace "10.99.0.$n" dev "v$n"
   echo "{\"cniVersion\":\"0.4.0\",\"interfaces\":[{\"name\":\"eth0\",\"sandbox\":\"$CNI_NETNS\"}],\"ips\":[{\"version\":\"4\",\"interface\":0,\"address\":\"10.99.0.$n/32\"}]}" >&3 ;;
-DEL) [ -e "$CNI_NETNS" ] && ip -n "$name" link del eth0 2>/dev/null; exit 0 ;;
+DEL) [ -e "$CNI_NETNS" ] && nsenter --net="$CNI_NETNS" ip link del eth0 2>/dev/null; exit 0 ;;
 VERSION) echo '{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}' ;;
 esac
 "#;
 const LOOPBACK_PLUGIN: &str = "#!/bin/sh\ncat > /dev/null\necho '{\"cniVersion\":\"0.4.0\"}'\n";
-const NETWORK: &str =
-    r#"{"cniVersion":"0.4.0","name":"test","plugins":[{"type":"testnet"}]}"#;
+const NETWORK: &str = r#"{"cniVersion":"0.4.0","name":"test","plugins":[{"type":"testnet"}]}"#;
 
 pub struct Node {
     pub dir: PathBuf,
@@ -213,7 +213,13 @@ impl Node {
     }
 
     /// Runs a command in a pod's container and answers what it printed.
-    pub async fn exec(&self, agent: &Agent, pod: &str, container: &str, command: &[&str]) -> String {
+    pub async fn exec(
+        &self,
+        agent: &Agent,
+        pod: &str,
+        container: &str,
+        command: &[&str],
+    ) -> String {
         let found = agent
             .lookup
             .container("default", pod, None, container)
@@ -316,7 +322,7 @@ fn unmount_all(places: &[&Path]) {
     for target in targets.into_iter().rev() {
         if places.iter().any(|p| Path::new(target).starts_with(p)) {
             let flags = rustix::mount::UnmountFlags::DETACH;
-            drop(rustix::mount::unmount(target, flags).is_ok());
+            let _busy = rustix::mount::unmount(target, flags);
         }
     }
 }
@@ -328,7 +334,7 @@ fn end_shims(state: &Path) {
         let is_ours =
             command.contains("containerd-shim") && command.contains(state.to_str().unwrap());
         if let (true, Some(pid)) = (is_ours, pid.and_then(rustix::process::Pid::from_raw)) {
-            drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok());
+            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 }

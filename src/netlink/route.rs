@@ -2,11 +2,13 @@
 
 mod address;
 mod encode;
+mod event;
 mod link;
 mod neighbour;
 mod routes;
 
 pub use address::Address;
+pub use event::Event;
 pub use link::{Link, LinkChange, MacAddress, Veth, VethPeer};
 pub use neighbour::Neighbour;
 pub use routes::{Route, Scope};

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use sampan_host::change::current_namespace;
 use sampan_host::{Change as HostChange, Journal, sysctl};
 use sampan_netlink::error::allow_missing;
-use sampan_netlink::nft::{self, Family, Ruleset};
+use sampan_netlink::nft::{self, Family, Fingerprint, Ruleset};
 use sampan_netlink::route::{Address, Connection, Link, Route, Veth, VethPeer};
 use sampan_netlink::{Error as NetlinkError, nft::Table};
 
@@ -177,13 +177,8 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 fn wanted_routes(plan: &NodePlan, link: &Link) -> Vec<Route> {
-    let to_peer = |(cidr, via): (&IpNet, &IpAddr)| {
-        let route = Route::to(*cidr).via(*via);
-        Route {
-            source: plan.gateway(cidr.addr().is_ipv6()),
-            ..route.protocol(ROUTE_PROTOCOL)
-        }
-    };
+    let to_peer =
+        |(cidr, via): (&IpNet, &IpAddr)| Route::to(*cidr).via(*via).protocol(ROUTE_PROTOCOL);
     let to_services = |cidr: &IpNet| {
         let source = plan.gateway(cidr.addr().is_ipv6())?;
         let route = Route::to(*cidr).on_link(link.index).from_source(source);
@@ -199,8 +194,8 @@ pub struct Tables {
     kernel: nft::Connection,
     journal: Journal,
     namespace: u64,
-    /// What the kernel holds; nothing known: replace it all.
-    applied: BTreeMap<Family, Ruleset>,
+    /// What the kernel holds, and what that looked like; nothing known: replace it all.
+    applied: BTreeMap<Family, (Ruleset, Option<Fingerprint>)>,
 }
 
 impl Tables {
@@ -227,25 +222,47 @@ impl Tables {
         Ok(())
     }
 
+    /// Whether the tables are still those that we left.
+    pub fn is_intact(&mut self) -> Result<bool, Error> {
+        for (family, (_, left)) in &self.applied {
+            if self.kernel.fingerprint(&table(*family))? != *left {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nothing is known of the kernel's state any more: the next change replaces it all.
+    pub fn forget(&mut self) {
+        self.applied.clear();
+    }
+
     fn commit(&mut self, family: Family, wanted: Ruleset) -> Result<(), Error> {
         let table: Table = table(family);
-        let Some(old) = self.applied.remove(&family) else {
-            self.journal.record(HostChange::NftTable {
-                family: family.as_str().to_owned(),
-                name: TABLE_NAME.to_owned(),
-                namespace: self.namespace,
-            })?;
-            self.kernel.commit(&wanted.replace(&table))?;
-            self.applied.insert(family, wanted);
-            return Ok(());
-        };
-        let change = old.diff(&wanted, &table);
-        if let Err(error) = self.kernel.commit(&change.main) {
-            // Somebody has changed or removed the table: put it in place as a whole.
-            tracing::warn!(%error, "nftables table {TABLE_NAME} was not as we left it");
-            self.kernel.commit(&wanted.replace(&table))?;
+        match self.applied.remove(&family) {
+            None => {
+                self.journal.record(HostChange::NftTable {
+                    family: family.as_str().to_owned(),
+                    name: TABLE_NAME.to_owned(),
+                    namespace: self.namespace,
+                })?;
+                self.kernel.commit(&wanted.replace(&table))?;
+            }
+            Some((old, left)) => {
+                let change = old.diff(&wanted, &table);
+                if change.main.is_empty() {
+                    self.applied.insert(family, (wanted, left));
+                    return Ok(());
+                }
+                if let Err(error) = self.kernel.commit(&change.main) {
+                    // Somebody has changed or removed the table: put it in place as a whole.
+                    tracing::warn!(%error, "nftables table {TABLE_NAME} was not as we left it");
+                    self.kernel.commit(&wanted.replace(&table))?;
+                }
+            }
         }
-        self.applied.insert(family, wanted);
+        let left = self.kernel.fingerprint(&table)?;
+        self.applied.insert(family, (wanted, left));
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ mod run;
 pub mod settings;
 pub mod shim;
 pub mod undo;
+mod watch;
 
 pub use install::install;
 pub use run::{Error, Health, run};

@@ -10,6 +10,12 @@ pub fn host_link(sandbox: &str, interface: &str) -> String {
     format!("sp{:013x}", hash & 0x000f_ffff_ffff_ffff)
 }
 
+/// Whether a link is a pod's.
+pub fn is_host_link(name: &str) -> bool {
+    let hash = name.strip_prefix("sp").unwrap_or_default();
+    hash.len() == 13 && hash.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
 /// A locally administered address made from the pod's own; unique on its link in any case.
 pub fn pod_mac(address: IpAddr) -> MacAddress {
     let octets = match address {
@@ -50,6 +56,7 @@ mod tests {
     fn names_are_short_stable_and_apart() {
         let name = host_link("0123456789abcdef", "eth0");
         assert_eq!(name.len(), 15);
+        assert!(is_host_link(&name) && !is_host_link("sampan0") && !is_host_link("eth0"));
         assert_eq!(name, host_link("0123456789abcdef", "eth0"));
         assert_ne!(name, host_link("0123456789abcdef", "eth1"));
         assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use sampan_client::Informers;
+use sampan_client::{Informers, Lister};
 use sampan_host::Journal;
 use sampan_util::{Backoff, Shutdown};
 use tokio::sync::{Notify, watch};
@@ -16,9 +16,12 @@ use crate::cni::{self, Server};
 use crate::ipam::{self, Ipam, replace_file};
 use crate::plan::{NodeFacts, NodePlan, plan_node};
 use crate::settings::Settings;
+use crate::watch::Watch;
 use crate::{apply, forwarding, install};
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
+
+const SETTLE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -121,6 +124,28 @@ async fn serve(server: Server, settings: &Settings, shutdown: Shutdown) -> Resul
     })
 }
 
+/// Why the loop woke up.
+pub(crate) enum Wake {
+    Nodes,
+    Retry,
+    /// Somebody has changed links, addresses or routes that we rely on.
+    Links,
+    Tables,
+}
+
+struct Follower<'a> {
+    settings: &'a Settings,
+    journal: &'a Journal,
+    server: &'a Server,
+    health: &'a Health,
+    nodes: Lister<Node>,
+    changed: Arc<Notify>,
+    watch: Watch,
+    /// What is in place.
+    applied: Option<NodePlan>,
+    failures: u32,
+}
+
 async fn follow(
     settings: &Settings,
     informers: &Informers,
@@ -131,45 +156,91 @@ async fn follow(
 ) -> Result<(), Error> {
     let nodes = informers.lister::<Node>();
     let changed = Arc::new(Notify::new());
-    // Without the API the network comes up as it was; with it, whatever has changed follows.
-    let mut applied = None;
-    let mut wanted = read_last(settings);
-    let mut failures = 0;
     let wake = Arc::clone(&changed);
     nodes.on_change(move |_| wake.notify_one());
-    loop {
-        if let Some(plan) = wanted.take().filter(|plan| applied.as_ref() != Some(plan)) {
-            let result = execute(settings, journal, server, &plan).await;
-            let again = result
-                .as_ref()
-                .map_or(true, |complaints| !complaints.is_empty());
-            report(health, &plan, &result);
-            if result.is_ok() && !again {
-                applied = Some(plan);
-                failures = 0;
-            } else {
-                failures += 1;
+    let follower = Follower {
+        settings,
+        journal,
+        server,
+        health,
+        nodes,
+        changed,
+        watch: Watch::open(),
+        applied: None,
+        failures: 0,
+    };
+    follower.run(shutdown).await
+}
+
+impl Follower<'_> {
+    async fn run(mut self, shutdown: &Shutdown) -> Result<(), Error> {
+        // Without the API the network comes up as it was; with it, whatever has changed follows.
+        let mut wanted = read_last(self.settings);
+        loop {
+            if let Some(plan) = wanted {
+                self.apply(plan).await;
             }
+            let wake = tokio::select! {
+                wake = self.wake() => wake,
+                () = shutdown.wait() => return Ok(()),
+            };
+            wanted = match wake {
+                Wake::Nodes | Wake::Retry => self.wanted(),
+                Wake::Links => self.again(),
+                Wake::Tables => match self.server.tables_are_intact() {
+                    Ok(true) => None,
+                    _ => self.again(),
+                },
+            };
         }
+    }
+
+    async fn wake(&mut self) -> Wake {
         let retry = async {
-            match failures {
+            match self.failures {
                 0 => std::future::pending().await,
                 n => tokio::time::sleep(RETRY.delay(n - 1)).await,
             }
         };
+        let plan = self.applied.as_ref();
         tokio::select! {
-            () = changed.notified() => {}
-            () = retry => {}
-            () = shutdown.wait() => return Ok(()),
-        }
-        if nodes.is_synced() {
-            let facts: Vec<_> = nodes.list(None).iter().map(|n| NodeFacts::of(n)).collect();
-            wanted = plan_node(settings, &facts);
-            if wanted.is_some() {
-                write_last(settings, &facts);
+            () = self.changed.notified() => Wake::Nodes,
+            () = retry => Wake::Retry,
+            wake = self.watch.changed(plan) => {
+                // Links come and go in bursts; once is enough for all of them.
+                tokio::time::sleep(SETTLE).await;
+                wake
             }
-        } else if failures > 0 {
-            wanted = read_last(settings);
+        }
+    }
+
+    /// The plan, if it is another than the one in place.
+    fn wanted(&self) -> Option<NodePlan> {
+        if !self.nodes.is_synced() {
+            return read_last(self.settings).filter(|_| self.applied.is_none());
+        }
+        let nodes = self.nodes.list(None);
+        let facts: Vec<_> = nodes.iter().map(|n| NodeFacts::of(n)).collect();
+        let plan = plan_node(self.settings, &facts)?;
+        write_last(self.settings, &facts);
+        (self.applied.as_ref() != Some(&plan)).then_some(plan)
+    }
+
+    /// The plan that was in place, to be put in place anew.
+    fn again(&mut self) -> Option<NodePlan> {
+        tracing::info!("another program has changed the pod network; putting it back");
+        self.applied.take()
+    }
+
+    async fn apply(&mut self, plan: NodePlan) {
+        let result = execute(self.settings, self.journal, self.server, &plan).await;
+        report(self.health, &plan, &result);
+        if result.is_ok_and(|complaints| complaints.is_empty()) {
+            self.applied = Some(plan);
+            self.failures = 0;
+        } else {
+            self.applied = None;
+            self.failures += 1;
         }
     }
 }

@@ -226,6 +226,16 @@ fn node(name: &str, cidr: Option<&str>, address: &str) -> Node {
     .unwrap()
 }
 
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no {what} in five seconds");
+}
+
 async fn follow(lab: &Lab) {
     let api = FakeServer::new();
     let client = api.client();
@@ -277,19 +287,28 @@ async fn follow(lab: &Lab) {
     };
     let until = async |expected: Option<&str>| {
         let expected = expected.map(|a| a.parse().unwrap());
-        for _ in 0..500 {
-            if via() == expected {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the route is {:?}, not {expected:?}", via());
+        eventually("route", || via() == expected).await;
     };
     client
         .create(&node("there", Some("10.42.7.0/24"), "192.0.2.9"))
         .await
         .unwrap();
     until(Some("192.0.2.9")).await;
+    // Somebody removes what we need: it comes back.
+    let taken = routes().into_iter().find(|r| r.gateway.is_some()).unwrap();
+    Connection::open().unwrap().delete_route(&taken).unwrap();
+    until(Some("192.0.2.9")).await;
+    Connection::open().unwrap().delete_link("sampan0").unwrap();
+    let services = "10.43.0.0/16".parse().unwrap();
+    eventually("service route", || {
+        routes().iter().any(|r| r.destination == services)
+    })
+    .await;
+    let table = crate::settings::table(sampan_netlink::nft::Family::Ip);
+    let nft = || sampan_netlink::nft::Connection::open().unwrap();
+    nft().delete_table(&table).unwrap();
+    eventually("table", || nft().tables().unwrap().contains(&table)).await;
+
     let addresses =
         json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.8"}]}});
     let patch = sampan_client::Patch::Merge(addresses);

@@ -73,8 +73,8 @@ fn encode(w: &mut Writer, address: &Address) {
     put_address(w, ADDRESS, ip);
 }
 
-fn read(message: &Message<'_>) -> Option<Address> {
-    if message.kind != NEW_ADDRESS {
+pub(super) fn read(message: &Message<'_>) -> Option<Address> {
+    if message.kind != NEW_ADDRESS && message.kind != DEL_ADDRESS {
         return None;
     }
     let prefix_len = *message.payload.get(1)?;

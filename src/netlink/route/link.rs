@@ -83,7 +83,7 @@ impl Connection {
             GET_LINK,
             || "list links".into(),
             |w| w.raw(&link_header(0, 0, 0)),
-            |message| all.extend(read_link(message)),
+            |message| all.extend(read(message)),
         )?;
         Ok(all)
     }
@@ -97,7 +97,7 @@ impl Connection {
                 w.raw(&link_header(0, 0, 0));
                 w.string(NAME, name);
             },
-            read_link,
+            read,
         );
         match found {
             Err(error) if error.is_not_found() => Ok(None),
@@ -204,8 +204,8 @@ fn encode_veth(w: &mut Writer, veth: &Veth<'_>) {
     });
 }
 
-fn read_link(message: &Message<'_>) -> Option<Link> {
-    if message.kind != NEW_LINK {
+pub(super) fn read(message: &Message<'_>) -> Option<Link> {
+    if message.kind != NEW_LINK && message.kind != DEL_LINK {
         return None;
     }
     let flags = u32_of(message.payload.get(8..)?);

@@ -188,11 +188,12 @@ fn encode(w: &mut Writer, route: &Route) {
     }
 }
 
-fn read(message: &Message<'_>) -> Option<Route> {
+pub(super) fn read(message: &Message<'_>) -> Option<Route> {
     let fixed = message.payload.get(..12)?;
     let attributes = message.attributes(12);
     let table = attributes.find(TABLE).map_or(u32::from(fixed[4]), u32_of);
-    if message.kind != NEW_ROUTE || table != u32::from(TABLE_MAIN) || fixed[7] != UNICAST {
+    let ours = message.kind == NEW_ROUTE || message.kind == DEL_ROUTE;
+    if !ours || table != u32::from(TABLE_MAIN) || fixed[7] != UNICAST {
         return None;
     }
     let any: IpAddr = if fixed[0] == libc::AF_INET as u8 {

@@ -71,6 +71,16 @@ impl Server {
         Ok(())
     }
 
+    /// Somebody has changed some rules: finds out whether ours were among them.
+    pub fn tables_are_intact(&self) -> Result<bool, crate::apply::Error> {
+        let mut state = self.state();
+        let intact = state.tables.is_intact();
+        if !matches!(intact, Ok(true)) {
+            state.tables.forget();
+        }
+        intact
+    }
+
     /// Answers one call. Blocks for as long as the kernel needs.
     pub fn answer(&self, request: &Request) -> Reply {
         match self.dispatch(request) {

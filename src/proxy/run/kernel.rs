@@ -98,6 +98,9 @@ impl Kernel {
     ) -> Result<(), Error> {
         let state = &mut self.families[index];
         let change = state.assembly.change(pieces, &state.table);
+        if change.main.is_empty() && change.cleanup.is_empty() {
+            return Ok(());
+        }
         state.left = None;
         self.connection.commit(&change.main)?;
         self.connection.commit(&change.cleanup)?;

@@ -5,6 +5,7 @@
 
 pub mod authenticator;
 pub mod bootstrap;
+pub mod escalation;
 pub mod impersonation;
 pub mod node;
 pub mod rbac;

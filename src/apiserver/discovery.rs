@@ -9,6 +9,7 @@ use sampan_api::resource::{Verb, api_version};
 use serde_json::{Map, Value, json};
 
 mod priority;
+pub mod services;
 
 pub use priority::{group_priority, version_priority};
 
@@ -191,7 +192,18 @@ fn subresource_document(
 /// Changes when the stored form does: clients that migrate storage compare it.
 fn storage_version_hash(row: &ResourceDef) -> String {
     let stored = row.storage_version();
-    let text = format!("{}/{}/{}", stored.group, stored.version, row.kind);
+    let version = match &*row.kind {
+        // Upstream stores these in an older form.
+        "CustomResourceDefinition"
+        | "MutatingAdmissionPolicy"
+        | "MutatingAdmissionPolicyBinding"
+            if !row.is_custom() =>
+        {
+            "v1beta1"
+        }
+        _ => &*stored.version,
+    };
+    let text = format!("{}/{version}/{}", stored.group, row.kind);
     let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     STANDARD.encode(&hash.as_ref()[..8])
 }

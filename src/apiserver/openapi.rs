@@ -46,23 +46,22 @@ impl Documents {
         context: &Context,
     ) -> Result<Response<Body>, Status> {
         match path {
-            ["v2"] => self.whole(headers),
+            ["v2" | "v3", ..] if !accepts_json(headers) => Ok(not_acceptable()),
+            ["v2"] => Ok(self.whole(headers)),
             ["v3"] => Ok(plain(&self.index())),
-            ["v3", "version"] => self.other(headers, context, &version_document()),
-            ["v3", "api", version] => self.of_version(headers, context, "", version),
-            ["v3", "apis", group, version] => self.of_version(headers, context, group, version),
+            ["v3", "version"] => Ok(plain(&version_document())),
+            ["v3", "api", version] => Ok(self.of_version(headers, context, "", version)),
+            ["v3", "apis", group, version] => Ok(self.of_version(headers, context, group, version)),
             _ => Ok(respond::page_not_found()),
         }
     }
 
-    fn whole(&self, headers: &HeaderMap) -> Result<Response<Body>, Status> {
-        accept_json(headers)?;
+    fn whole(&self, headers: &HeaderMap) -> Response<Body> {
         let tag = hash(&format!("v2 {}", self.index()));
         if is_known(headers, &tag) {
-            return Ok(not_modified(&tag));
+            return not_modified(&tag);
         }
-        let document = document_v2(&self.rows);
-        Ok(tagged(&document, &tag, false))
+        tagged(&document_v2(&self.rows), &tag, false)
     }
 
     fn of_version(
@@ -71,27 +70,16 @@ impl Documents {
         context: &Context,
         group: &str,
         version: &str,
-    ) -> Result<Response<Body>, Status> {
+    ) -> Response<Body> {
         let Some(tag) = self.tag(group, version) else {
-            return Ok(respond::page_not_found());
+            return respond::page_not_found();
         };
-        accept_json(headers)?;
         if is_known(headers, &tag) {
-            return Ok(not_modified(&tag));
+            return not_modified(&tag);
         }
         let document = document_v3(&self.rows, group, version);
         let asked_by_hash = context.query.first("hash") == Some(tag.as_str());
-        Ok(tagged(&document, &tag, asked_by_hash))
-    }
-
-    fn other(
-        &self,
-        headers: &HeaderMap,
-        _context: &Context,
-        document: &Value,
-    ) -> Result<Response<Body>, Status> {
-        accept_json(headers)?;
-        Ok(plain(document))
+        tagged(&document, &tag, asked_by_hash)
     }
 
     /// Changes whenever the document would.
@@ -131,19 +119,18 @@ impl Documents {
 }
 
 /// Only JSON is made; whoever asks for the binary form first also takes this.
-fn accept_json(headers: &HeaderMap) -> Result<(), Status> {
+fn accepts_json(headers: &HeaderMap) -> bool {
     let header = negotiate::accept_header(headers);
-    if header.trim().is_empty() {
-        return Ok(());
-    }
-    let accepted = negotiate::parse_accept(&header)
-        .iter()
-        .any(|clause| clause.matches("application/json"));
-    if accepted {
-        Ok(())
-    } else {
-        Err(negotiate::not_acceptable())
-    }
+    header.trim().is_empty()
+        || negotiate::parse_accept(&header)
+            .iter()
+            .any(|clause| clause.matches("application/json"))
+}
+
+fn not_acceptable() -> Response<Body> {
+    let mut response = Response::new(empty());
+    *response.status_mut() = StatusCode::NOT_ACCEPTABLE;
+    response
 }
 
 fn hash(text: &str) -> String {

@@ -3,22 +3,22 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use anyhow::Context;
 use sampan_api::user::well_known;
 use sampan_api::{Registry, UserInfo};
+use sampan_apiserver::allocate::{Range, ServiceReserve};
+use sampan_apiserver::auth::escalation::RoleEscalation;
 use sampan_apiserver::auth::node::NodeAuthorizer;
 use sampan_apiserver::auth::rbac::Rbac;
 use sampan_apiserver::auth::union::{Masters, Union};
 use sampan_apiserver::auth::{
     Authenticator, FrontProxy, ObjectSource, ServiceAccountTokens, StaticTokens, bootstrap,
 };
-use sampan_apiserver::encryption::Keyring;
-use sampan_apiserver::{admission, plain};
-use sampan_apiserver::allocate::{Range, ServiceReserve};
-use sampan_apiserver::auth::escalation::RoleEscalation;
 use sampan_apiserver::discovery;
+use sampan_apiserver::encryption::Keyring;
 use sampan_apiserver::health::{Health, Scope};
 use sampan_apiserver::http::{ApiFront, FrontConfig};
 use sampan_apiserver::metrics::Metrics;
@@ -26,6 +26,7 @@ use sampan_apiserver::registry::hooks::Hooks;
 use sampan_apiserver::registry::server::{ApiServer, Core};
 use sampan_apiserver::request::Authorizer;
 use sampan_apiserver::streams::{Relay, RelayConfig};
+use sampan_apiserver::{admission, plain};
 use sampan_client::Client;
 use sampan_cluster::info::ClusterInfo;
 use sampan_config::Settings;
@@ -63,8 +64,7 @@ impl ControlPlane {
         let advertise = advertised(settings, node);
         let listener = bind(settings).await?;
         let pki = Arc::new(ensure_pki(settings, node, &advertise)?);
-        let password =
-            sampan_cluster::token::ensure(settings, pki.server_ca.certificate_pem())?;
+        let password = sampan_cluster::token::ensure(settings, pki.server_ca.certificate_pem())?;
         let store = Arc::new(open_store(settings)?);
         let keys = Keyring::load_or_create(&settings.server_dir().join("cred"))?;
         let core = Core::open(store.clone(), Arc::new(Registry::builtin()), keys)
@@ -79,10 +79,25 @@ impl ControlPlane {
             health,
             store,
         };
+        let prepared = plane.ready_when_set();
         front.serve(listener, &plane.pki, &advertise, settings, shutdown)?;
         plane.server.start_background(shutdown);
         plane.prepare(settings, &advertise).await?;
+        prepared.store(true, Ordering::Release);
         Ok(plane)
+    }
+
+    /// `/readyz` fails until this is set.
+    fn ready_when_set(&self) -> Arc<AtomicBool> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let prepared = flag.clone();
+        let check = move || match prepared.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err("the cluster's first objects are being made".to_owned()),
+        };
+        let name = "poststarthook/rbac/bootstrap-roles";
+        self.health.add(name, Scope::ReadyOnly, Arc::new(check));
+        flag
     }
 
     /// A client with an identity of its own, inside this process.
@@ -238,9 +253,10 @@ fn hooks(
 ) -> Hooks {
     let reserve = ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports);
     let mut admission = admission::chain(core, authorizer);
-    admission
-        .0
-        .push(Arc::new(RoleEscalation::new(rbac.clone(), authorizer.clone())));
+    admission.0.push(Arc::new(RoleEscalation::new(
+        rbac.clone(),
+        authorizer.clone(),
+    )));
     Hooks {
         admission,
         subresources: plain::subresources(authenticator.service_accounts().cloned()),
@@ -359,7 +375,10 @@ fn local_url(settings: &Settings) -> String {
         Some(address) if !address.is_unspecified() => address,
         _ => IpAddr::from([127, 0, 0, 1]),
     };
-    format!("https://{}", SocketAddr::new(address, settings.https_listen_port))
+    format!(
+        "https://{}",
+        SocketAddr::new(address, settings.https_listen_port)
+    )
 }
 
 pub(crate) fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::rbac::{GROUP, Rule};
 
 mod policy;
+pub mod published;
 mod reconcile;
 
 pub use policy::{Kind, Policy, policies};

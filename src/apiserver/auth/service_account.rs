@@ -192,7 +192,7 @@ impl ServiceAccountTokens {
             .collect();
         if common.is_empty() {
             return Err(format!(
-                "token audiences {} is invalid for the target audiences {}",
+                "[invalid bearer token, token audiences {} is invalid for the target audiences {}]",
                 quoted(&claims.aud),
                 quoted(wanted)
             ));

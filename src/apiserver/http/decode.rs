@@ -139,7 +139,62 @@ pub fn decode_object(
 }
 
 fn parse_json(text: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
-    serde_json::from_slice(text).map_err(|error| no_json(expected, &error))
+    match serde_json::from_slice(text) {
+        Ok(value) => Ok(value),
+        Err(error) => match repaired(text) {
+            Some(text) => {
+                serde_json::from_slice(text.as_bytes()).map_err(|error| no_json(expected, &error))
+            }
+            None => Err(no_json(expected, &error)),
+        },
+    }
+}
+
+/// The text with replacement characters for what is no Unicode (bad UTF-8, halves of surrogate
+/// pairs), which Go reads so; `None` if there is no such thing in it.
+fn repaired(text: &[u8]) -> Option<String> {
+    let lossy = String::from_utf8_lossy(text);
+    let mut changed = matches!(lossy, std::borrow::Cow::Owned(_));
+    let mut out = String::with_capacity(lossy.len());
+    let mut rest = lossy.as_ref();
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        match half_pair(rest) {
+            Some(true) => {
+                changed = true;
+                out.push_str("\\ufffd");
+                rest = &rest[6..];
+            }
+            Some(false) => {
+                out.push_str(&rest[..12]);
+                rest = &rest[12..];
+            }
+            None => {
+                let end = rest.char_indices().nth(2).map_or(rest.len(), |(at, _)| at);
+                out.push_str(&rest[..end]);
+                rest = &rest[end..];
+            }
+        }
+    }
+    out.push_str(rest);
+    changed.then_some(out)
+}
+
+/// Whether an escape begins half of a surrogate pair (`true`) or a whole one (`false`).
+fn half_pair(text: &str) -> Option<bool> {
+    let unit = |text: &str| {
+        let digits = text.strip_prefix("\\u")?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    match unit(text)? {
+        0xd800..=0xdbff => {
+            let low = text.get(6..).and_then(unit);
+            Some(!low.is_some_and(|low| (0xdc00..=0xdfff).contains(&low)))
+        }
+        0xdc00..=0xdfff => Some(true),
+        _ => None,
+    }
 }
 
 /// The tree of a protobuf document, by the schema of the kind that its envelope names.
@@ -431,6 +486,13 @@ mod tests {
         assert_eq!(value, serde_json::json!({"a": true, "b": 8, "c": "yes"}));
         assert_eq!(yaml_to_json(b"").unwrap(), "null");
         assert!(yaml_to_json(b"a: b\n\tc: d\n").is_err());
+    }
+
+    #[test]
+    fn what_is_no_unicode_is_replaced() {
+        let text = r#"{"data":{"a":"\ud83d\ude00 \ud800 \\ud800 \udc00x"}}"#;
+        let object = decode(text, MediaType::Json).unwrap().object;
+        assert_eq!(object["data"]["a"], "😀 \u{fffd} \\ud800 \u{fffd}x");
     }
 
     #[test]

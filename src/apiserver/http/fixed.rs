@@ -87,6 +87,7 @@ pub(super) fn answer(
             }
             resource_list(request.headers(), context, &rows, group, version)
         }
+        ["version"] if !is_read => Err(method_not_allowed()),
         ["version"] => json_answer(request.headers(), context, &version::document()),
         ["metrics"] => Ok(metrics(front)),
         [".well-known", "openid-configuration"] => {

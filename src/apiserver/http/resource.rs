@@ -13,7 +13,7 @@ use sampan_client::{Body as RequestBody, Request as ApiCall};
 use sampan_net::Body;
 
 use super::decode::{self, Expected};
-use super::negotiate::{self, Offer};
+use super::negotiate::{self, Negotiated, Offer};
 use super::respond::{self, Form};
 use super::table::{IncludeObject, TableSource};
 use super::watch::{self, WatchRenderer};
@@ -150,6 +150,7 @@ async fn call(
         body,
     };
     let timeout = watch::watch_timeout(request.options.timeout_seconds);
+    let warnings = warnings(&request.options, &strict_errors, place);
     let reply = front
         .config
         .pipeline
@@ -159,9 +160,58 @@ async fn call(
             user_agent: user_agent(headers),
             strict_errors,
         })
-        .await?;
-    render(front, reply, &form, place, timeout)
+        .await;
+    let mut response = match reply {
+        Ok(reply) => render(front, reply, &form, place, timeout)?,
+        // What the body was warned of belongs to a refusal as well.
+        Err(status) => {
+            let errors_as = Negotiated {
+                transform: None,
+                ..form.negotiated
+            };
+            let mut response = respond::status_response(&status, errors_as);
+            respond::add_warnings(response.headers_mut(), &warnings.on_refusal);
+            response
+        }
+    };
+    respond::add_warnings(response.headers_mut(), &warnings.always);
+    Ok(response)
 }
+
+/// Warnings beside those of the pipeline.
+struct Warnings {
+    always: Vec<String>,
+    on_refusal: Vec<String>,
+}
+
+fn warnings(options: &Options, strict_errors: &[String], place: &Place) -> Warnings {
+    let mode = options.field_validation.as_deref().unwrap_or("Warn");
+    Warnings {
+        always: DEPRECATED
+            .iter()
+            .find(|(kind, _)| place.def.group().is_empty() && *place.def.kind == **kind)
+            .map(|(_, text)| (*text).to_owned())
+            .into_iter()
+            .collect(),
+        on_refusal: if mode == "Warn" {
+            strict_errors.to_vec()
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+/// Kinds of the core group that every answer warns of.
+const DEPRECATED: &[(&str, &str)] = &[
+    (
+        "Endpoints",
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ),
+    (
+        "ComponentStatus",
+        "v1 ComponentStatus is deprecated in v1.19+",
+    ),
+];
 
 fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Result<Form, Status> {
     let offer = Offer {
@@ -169,6 +219,13 @@ fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Re
         transforms: true,
     };
     let negotiated = negotiate::negotiate(headers, &context.query, offer)?;
+    if negotiated.transform.is_some() && !place.def.is_stored() {
+        return Err(Status::new(
+            sampan_api::Reason::NotAcceptable,
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf",
+        ));
+    }
     let accepts_gzip = headers
         .get(ACCEPT_ENCODING)
         .and_then(|value| value.to_str().ok())

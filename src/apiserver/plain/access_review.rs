@@ -83,6 +83,11 @@ fn check(review: &Value, kind: &str, namespace: &str) -> Result<(), Status> {
     let path = Path::new("spec");
     let resource = get(spec, "resourceAttributes");
     let other = get(spec, "nonResourceAttributes");
+    let metadata = get(review, "metadata");
+    if kind != "LocalSubjectAccessReview" && metadata.as_object().is_some_and(|map| !map.is_empty())
+    {
+        errors.invalid(&Path::new("metadata"), metadata.clone(), "must be empty");
+    }
     if !resource.is_null() && !other.is_null() {
         errors.invalid(
             &path.child("nonResourceAttributes"),
@@ -109,7 +114,7 @@ fn check(review: &Value, kind: &str, namespace: &str) -> Result<(), Status> {
     }
     if kind == "LocalSubjectAccessReview" {
         let given = text(resource, &["namespace"]);
-        if given != namespace {
+        if !resource.is_null() && given != namespace {
             errors.invalid(
                 &path.child("resourceAttributes.namespace"),
                 given,
@@ -124,7 +129,8 @@ fn check(review: &Value, kind: &str, namespace: &str) -> Result<(), Status> {
             );
         }
     }
-    errors.into_result(GROUP, kind, "")
+    // Upstream's answer names no kind.
+    errors.into_result(GROUP, "", "")
 }
 
 fn decide(server: &ApiServer, review: &Value, user: &UserInfo) -> Value {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
-use sampan_api::meta::{self, items, text};
+use sampan_api::meta::{items, text};
 use sampan_api::{ResourceDef, Status, UserInfo, Verb, time};
 use serde_json::{Map, Value, json};
 
@@ -33,11 +33,8 @@ impl Virtual for SelfReview {
             let mut plain = Plain::new(server, def, request)?.only(&[Verb::Create])?;
             let mut review = plain.body(GROUP, "v1", "SelfSubjectReview")?;
             plain.admit(&mut review, None).await?;
-            meta::set(
-                &mut review,
-                &["metadata", "creationTimestamp"],
-                time::format(plain.call.now),
-            );
+            let now = time::format(plain.call.now);
+            review["metadata"] = json!({"creationTimestamp": now});
             review["status"] = json!({"userInfo": user_info(&plain.call.user)});
             Ok(plain.reply(201, &review))
         })

@@ -1,5 +1,6 @@
 //! Creating what is missing and adding what was taken away, at start.
 
+use futures_util::future::try_join_all;
 use sampan_api::resource::{GroupVersionResource, Target};
 use sampan_api::{Options, Reason, Status, Verb};
 use sampan_client::{Body, Error, Request, Transport};
@@ -13,19 +14,22 @@ use crate::auth::rbac::escalation;
 /// Brings every default role and binding into place. Roles and bindings that say that they do not
 /// want it are left alone; what an administrator has added stays.
 pub async fn reconcile(transport: &dyn Transport) -> Result<(), Error> {
-    for policy in policies() {
-        match reconcile_one(transport, &policy).await {
-            Ok(()) => {}
+    let policies = policies();
+    // All at once, so that what is written shares commits.
+    let each = policies.iter().map(|policy| async move {
+        match reconcile_one(transport, policy).await {
+            Ok(()) => Ok(()),
             // The namespace may not be there yet, or somebody was quicker.
             Err(Error::Api(status))
                 if status.is(Reason::NotFound) || status.is(Reason::AlreadyExists) =>
             {
                 tracing::debug!(name = policy.name, %status, "default policy not applied");
+                Ok(())
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-    }
-    Ok(())
+    });
+    try_join_all(each).await.map(drop)
 }
 
 async fn reconcile_one(transport: &dyn Transport, policy: &Policy) -> Result<(), Error> {

@@ -11,6 +11,7 @@ pub mod call;
 pub mod codec;
 pub mod expiry;
 pub mod filter;
+mod generate;
 pub mod hooks;
 pub mod map;
 pub mod metadata;

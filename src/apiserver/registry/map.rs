@@ -123,7 +123,7 @@ mod tests {
         for round in 0..5_000_u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = format!("/k/{:04}", (seed >> 33) % 700);
-            if (seed >> 20) % 3 == 0 {
+            if (seed >> 20).is_multiple_of(3) {
                 assert_eq!(map.remove(&key).map(|o| o.revision), model.remove(&key));
             } else {
                 let old = map.insert(object(&key, round)).map(|o| o.revision);

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rand::Rng;
 use sampan_api::field::ErrorList;
 use sampan_api::{Reason, ResourceDef, Status, managed, meta};
 use sampan_store::{Change, Class, Error as StoreError, Expect, Key, Mutation, Revision};
 use serde_json::Value;
 
 use super::call::Call;
+use super::generate::generate_name;
+pub(crate) use super::generate::new_uid;
+pub use super::generate::timestamp;
 use super::hooks::{AdmissionRequest, Operation, Reservation};
 use super::object::{Object, splice};
 use super::{codec, metadata};
@@ -19,11 +21,6 @@ use super::{codec, metadata};
 const NAMES: usize = 8;
 /// Races lost before a write gives up.
 const RACES: usize = 64;
-/// Letters of generated names: no vowels, nothing that looks like something else.
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-const SUFFIX: usize = 5;
-/// What stays of a prefix so that the name is not too long.
-const PREFIX_MAX: usize = 63 - SUFFIX;
 
 /// The largest object that is stored; clients know the limit, and its text, from etcd.
 const OBJECT_MAX: usize = 3 << 19;
@@ -203,7 +200,7 @@ impl Call {
             );
             return Err(self.conflict(name, &why));
         }
-        metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
+        metadata::match_namespace(&mut object, self.object_namespace())?;
         metadata::match_name(&object, name)?;
         self.authorize("create")?;
         self.dedup_owners(&mut object, false);
@@ -225,7 +222,7 @@ impl Call {
         let name = self.name().to_owned();
         let old = codec::parse(&current.bytes)?;
         let mut object = source.make(self, Some(&old))?;
-        metadata::match_namespace(&mut object, &self.object_namespace().to_owned())?;
+        metadata::match_namespace(&mut object, self.object_namespace())?;
         metadata::match_name(&object, &name)?;
         self.check_version(&mut object, &old, &name)?;
         self.dedup_owners(&mut object, false);
@@ -668,60 +665,4 @@ fn same_beside(a: &Value, b: &Value, ignored: &str) -> bool {
         && meta::entries(a, &[])
             .filter(|(key, _)| *key != ignored)
             .all(|(key, value)| b.get(key) == Some(value))
-}
-
-pub fn timestamp(at: jiff::Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-fn generate_name(prefix: &str) -> String {
-    let mut random = rand::rng();
-    let end = prefix
-        .char_indices()
-        .map(|(at, character)| at + character.len_utf8())
-        .take_while(|end| *end <= PREFIX_MAX)
-        .last()
-        .unwrap_or(0);
-    let mut name = prefix[..end].to_owned();
-    for _ in 0..SUFFIX {
-        name.push(char::from(ALPHABET[random.random_range(0..ALPHABET.len())]));
-    }
-    name
-}
-
-/// A random (version 4) UUID.
-pub(crate) fn new_uid() -> String {
-    let mut bytes: [u8; 16] = rand::rng().random();
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn generated_names_fit_a_label() {
-        let name = generate_name(&"x".repeat(100));
-        assert_eq!(name.len(), 63);
-        assert!(generate_name("web-").starts_with("web-"));
-        assert_ne!(generate_name("a"), generate_name("a"));
-    }
-
-    #[test]
-    fn uids_are_version_four() {
-        let uid = new_uid();
-        assert_eq!(uid.len(), 36);
-        assert_eq!(&uid[14..15], "4");
-        assert!(matches!(&uid[19..20], "8" | "9" | "a" | "b"));
-    }
 }

@@ -21,7 +21,7 @@ pub async fn run(mut call: Call) -> Result<Reply, Status> {
         });
     }
     meta::remove(&mut object, &["metadata", "resourceVersion"]);
-    metadata::match_namespace(&mut object, &call.object_namespace().to_owned())?;
+    metadata::match_namespace(&mut object, call.object_namespace())?;
     let written = call.create(object).await?;
     Ok(Reply::Object {
         code: 201,

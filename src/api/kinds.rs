@@ -95,6 +95,12 @@ impl Kind {
         ..Self::DEFAULT
     };
 
+    const ANY_NAME_NEEDS_VERSION: Self = Self {
+        names: NameRule::PathSegment,
+        needs_version: true,
+        ..Self::DEFAULT
+    };
+
     const CREATES: Self = Self {
         creates_on_update: true,
         ..Self::DEFAULT
@@ -347,6 +353,7 @@ const KINDS: &[(&str, &str, &Kind)] = &[
         "ValidatingWebhookConfiguration",
         &Kind::NEEDS_VERSION,
     ),
+    ("apiregistration.k8s.io", "APIService", &Kind::ANY_NAME_NEEDS_VERSION),
     ("apps", "DaemonSet", &workload::DAEMON_SET),
     ("apps", "Deployment", &workload::DEPLOYMENT),
     ("apps", "ReplicaSet", &workload::REPLICA_SET),

@@ -50,7 +50,6 @@ impl Subresource for Token {
 
 async fn issue(tokens: &ServiceAccountTokens, mut plain: Plain) -> Result<Reply, Status> {
     let mut request = plain.body(GROUP, "v1", "TokenRequest")?;
-    complete(&mut request, tokens);
     let account = plain.current()?;
     let name = plain.call.name().to_owned();
     for (key, own) in [
@@ -65,7 +64,9 @@ async fn issue(tokens: &ServiceAccountTokens, mut plain: Plain) -> Result<Reply,
         }
         meta::set(&mut request, &["metadata", key], own.to_owned());
     }
+    // Admission sees what was asked for: an audience that is left out is the server's own.
     plain.admit(&mut request, None).await?;
+    complete(&mut request, tokens);
     check(&request)?;
     let uid = text(&account, &["metadata", "uid"]).to_owned();
     let mut spec = TokenSpec {

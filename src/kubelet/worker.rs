@@ -261,9 +261,11 @@ impl Worker {
             return;
         }
         let now = Timestamp::now();
-        let host_ips = &self.context.around.host_ips;
-        let network_ready = self.context.network_ready();
-        let plan = plan_pod(&self.memory.observed(host_ips, network_ready, now));
+        let mut plan = self.plan(now);
+        // What the server has accepted is known only now, and the plan may depend on it.
+        if self.note_reported(&plan) {
+            plan = self.plan(now);
+        }
         self.wake_at = plan.wake_at;
         if let Some(at) = self.memory.renew_at
             && plan.stop.is_none()
@@ -286,6 +288,28 @@ impl Worker {
         for action in plan.actions {
             self.execute(action, now);
         }
+    }
+
+    fn plan(&self, now: Timestamp) -> Plan {
+        let host_ips = &self.context.around.host_ips;
+        let network_ready = self.context.network_ready();
+        plan_pod(&self.memory.observed(host_ips, network_ready, now))
+    }
+
+    /// Whether the server has the terminal status; true if that is news.
+    fn note_reported(&mut self, plan: &Plan) -> bool {
+        let phase = plan.status.phase.as_deref().unwrap_or_default();
+        let is_reported = pod::is_terminal_phase(phase) && self.status_patch(plan).is_none();
+        let is_news = is_reported && !self.memory.is_reported;
+        self.memory.is_reported = is_reported;
+        is_news
+    }
+
+    /// What has to be written for the server to have the plan's status.
+    fn status_patch(&self, plan: &Plan) -> Option<Value> {
+        let wanted = serde_json::to_value(&plan.status).unwrap_or(Value::Null);
+        let uid = pod::uid(&self.memory.pod);
+        status_patch(uid, &self.memory.reported, &wanted)
     }
 
     fn wake_after(&mut self, delay: Duration) {
@@ -340,16 +364,10 @@ impl Worker {
         if self.memory.is_gone {
             return;
         }
-        let wanted = serde_json::to_value(&plan.status).unwrap_or(Value::Null);
-        let uid = pod::uid(&self.memory.pod).to_owned();
-        let patch = status_patch(&uid, &self.memory.reported, &wanted);
-        self.memory.is_reported = patch.is_none()
-            && plan
-                .status
-                .phase
-                .as_deref()
-                .is_some_and(pod::is_terminal_phase);
-        let Some(patch) = patch.filter(|_| !self.memory.is_reporting) else {
+        if self.memory.is_reporting {
+            return;
+        }
+        let Some(patch) = self.status_patch(plan) else {
             return;
         };
         self.memory.is_reporting = true;

@@ -75,6 +75,11 @@ impl Agent {
 
 impl Node {
     pub async fn new(name: &str) -> Self {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _again = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .try_init();
         let dir = std::env::temp_dir().join(format!("skp-{name}-{}", std::process::id()));
         let agent = dir.join("agent");
         let (bin, conf) = (agent.join("cni/bin"), agent.join("cni/conf"));
@@ -174,7 +179,11 @@ impl Node {
     pub async fn until_gone(&self, name: &str) {
         let deadline = Instant::now() + Duration::from_secs(40);
         while self.get(name).await.is_some() {
-            assert!(Instant::now() < deadline, "{name} is still there");
+            assert!(
+                Instant::now() < deadline,
+                "{name} is still there: {:#?}",
+                self.get(name).await
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -10,6 +10,7 @@
 //! `pkg/proxy/nftables`.
 
 pub mod conntrack;
+pub mod health;
 pub mod model;
 pub mod render;
 mod run;
@@ -17,6 +18,7 @@ pub mod settings;
 pub mod table;
 pub mod topology;
 
+pub use health::Health;
 pub use render::{render, render_base, render_service};
-pub use run::{Error, Health, run};
+pub use run::{Error, run};
 pub use settings::Settings;

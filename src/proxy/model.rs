@@ -174,6 +174,15 @@ fn service_port(template: &ServicePort, port: &ApiPort) -> Option<ServicePort> {
     })
 }
 
+/// The port on which load balancers ask whether this node has endpoints.
+pub fn health_check_port(service: &Service) -> Option<u16> {
+    let spec = service.spec.as_ref()?;
+    let balanced = spec.type_.as_deref() == Some("LoadBalancer");
+    let local = spec.external_traffic_policy.as_deref() == Some("Local");
+    let port = u16::try_from(spec.health_check_node_port?).ok()?;
+    (balanced && local && port != 0).then_some(port)
+}
+
 fn is_left_to_others(metadata: &ObjectMeta) -> bool {
     let labels = metadata.labels.as_ref();
     labels.is_some_and(|l| l.contains_key(LABEL_PROXY_NAME) || l.contains_key(LABEL_HEADLESS))

@@ -6,22 +6,23 @@
 mod kernel;
 mod observe;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node as ApiNode, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use sampan_client::{Informers, ListParams, Lister};
+use sampan_client::{Informers, Lister};
 use sampan_host::{Change as HostChange, Journal};
 use sampan_netlink::{Group, Monitor, Protocol};
 use sampan_util::{Backoff, Shutdown};
-use tokio::sync::watch;
 
+use crate::health::{self, Checks, Health};
 use crate::settings::Settings;
 use kernel::Kernel;
 use observe::{Observed, Pending, Work};
 
 const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
+/// Set by autoscalers before they remove a node.
+const TAINT_LEAVING: &str = "ToBeDeletedByClusterAutoscaler";
 /// While changes never stop, the proxy works at most a quarter of the time.
 const REST_PER_WORK: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -39,61 +40,6 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// How the proxy is doing; cloned to whoever reports it.
-#[derive(Debug, Clone)]
-pub struct Health(Arc<watch::Sender<State>>);
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct State {
-    /// The rules were in place at least once since start.
-    pub synced: bool,
-    pub last_sync: Option<Instant>,
-    /// Since when the kernel has been refusing the rules.
-    pub failing_since: Option<Instant>,
-    pub syncs: u64,
-    pub failures: u64,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self(Arc::new(watch::channel(State::default()).0))
-    }
-}
-
-impl Health {
-    pub fn state(&self) -> State {
-        *self.0.borrow()
-    }
-
-    /// Returns once the rules are in place.
-    pub async fn synced(&self) {
-        let mut state = self.0.subscribe();
-        // The sender lives in `self`, so this cannot fail.
-        let _seen = state.wait_for(|state| state.synced).await;
-    }
-
-    /// Returns once there were more than `syncs` commits.
-    pub async fn synced_after(&self, syncs: u64) {
-        let mut state = self.0.subscribe();
-        let _seen = state.wait_for(|state| state.syncs > syncs).await;
-    }
-
-    fn record(&self, result: &Result<(), Error>) {
-        self.0.send_modify(|state| match result {
-            Ok(()) => {
-                state.synced = true;
-                state.syncs += 1;
-                state.last_sync = Some(Instant::now());
-                state.failing_since = None;
-            }
-            Err(_) => {
-                state.failures += 1;
-                state.failing_since.get_or_insert_with(Instant::now);
-            }
-        });
-    }
-}
-
 /// Keeps the node's rules true to the API until shutdown. The rules stay when it ends.
 pub async fn run(
     settings: Settings,
@@ -107,7 +53,7 @@ pub async fn run(
         informers.lister::<EndpointSlice>(),
     );
     let pending = observed.subscribe();
-    let node = own_node(informers, &settings, &pending);
+    let node = own_node(informers, &settings, &pending, &health);
     let first = async {
         observed.synced().await;
         node.synced().await;
@@ -117,6 +63,8 @@ pub async fn run(
         () = shutdown.wait() => return Ok(()),
     }
     record_tables(&settings, journal)?;
+    let checks = health::serve_checks(health.clone(), shutdown.clone());
+    sampan_util::task::spawn("health-check-ports", checks);
     Loop {
         kernel: Some(Kernel::open(&settings)?),
         monitor: open_monitor(),
@@ -162,14 +110,15 @@ impl Loop {
         let started = Instant::now();
         let zone = zone_of(&self.node, &self.settings.node_name);
         let result = self.sync(work, zone).await;
-        self.health.record(&result);
         match result {
-            Ok(()) => {
+            Ok(checks) => {
+                self.health.succeeded(checks);
                 self.failures = 0;
                 (started.elapsed() * REST_PER_WORK).min(LONGEST_REST)
             }
             Err(error) => {
                 tracing::error!(%error, "cannot update the service rules; the old ones stay");
+                self.health.failed();
                 self.pending.add_all();
                 self.failures += 1;
                 RETRY.delay(self.failures - 1)
@@ -189,7 +138,7 @@ impl Loop {
         Duration::ZERO
     }
 
-    async fn sync(&mut self, work: Work, zone: Option<String>) -> Result<(), Error> {
+    async fn sync(&mut self, work: Work, zone: Option<String>) -> Result<Checks, Error> {
         let observed = self.observed.clone();
         quietly(&self.monitor, Monitor::pause);
         let synced = self.with_kernel(move |kernel| kernel.sync(&observed, work, zone));
@@ -259,12 +208,22 @@ fn record_tables(settings: &Settings, journal: &Journal) -> Result<(), Error> {
     Ok(())
 }
 
-/// Watches this node's labels: its zone decides which endpoints are near.
-fn own_node(informers: &Informers, settings: &Settings, pending: &Pending) -> Lister<ApiNode> {
-    let params = ListParams::fields(format!("metadata.name={}", settings.node_name));
-    let lister = informers.lister_with::<ApiNode>(None, params);
-    let pending = pending.clone();
+/// Watches this node: its zone decides which endpoints are near, its end where traffic should go.
+/// All nodes, as the pod network needs them anyway.
+fn own_node(
+    informers: &Informers,
+    settings: &Settings,
+    pending: &Pending,
+    health: &Health,
+) -> Lister<ApiNode> {
+    let lister = informers.lister::<ApiNode>();
+    let (pending, health) = (pending.clone(), health.clone());
+    let name = settings.node_name.clone();
     lister.on_change(move |change| {
+        if change.object().metadata.name.as_ref() != Some(&name) {
+            return;
+        }
+        health.set_leaving(is_leaving(change.object()));
         let mut zones = change.states().map(|node| zone(node));
         let first = zones.next();
         if zones.any(|zone| Some(zone) != first) {
@@ -272,6 +231,12 @@ fn own_node(informers: &Informers, settings: &Settings, pending: &Pending) -> Li
         }
     });
     lister
+}
+
+fn is_leaving(node: &ApiNode) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let mut all = taints.into_iter().flatten();
+    node.metadata.deletion_timestamp.is_some() || all.any(|taint| taint.key == TAINT_LEAVING)
 }
 
 fn zone(node: &ApiNode) -> Option<String> {

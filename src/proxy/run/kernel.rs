@@ -1,6 +1,7 @@
 //! The node's tables as they were last committed, and how they follow the API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sampan_netlink::conntrack::Conntrack;
 use sampan_netlink::nft::{Batch, Command, Connection, Family, Fingerprint, Ruleset, Table};
@@ -8,6 +9,7 @@ use sampan_netlink::nft::{Batch, Command, Connection, Family, Fingerprint, Rules
 use super::Error;
 use super::observe::{Observed, Work};
 use crate::conntrack::{self, UdpServices};
+use crate::health::{Check, Checks};
 use crate::model::{self, ServiceName};
 use crate::render::{render_base, render_service};
 use crate::settings::{Node, Settings};
@@ -19,6 +21,7 @@ pub(super) struct Kernel {
     conntrack: Conntrack,
     settings: Settings,
     families: Vec<FamilyTable>,
+    checks: BTreeMap<ServiceName, Check>,
 }
 
 struct FamilyTable {
@@ -42,6 +45,7 @@ impl Kernel {
             conntrack: Conntrack::open()?,
             settings: settings.clone(),
             families: settings.families().into_iter().map(table).collect(),
+            checks: BTreeMap::new(),
         })
     }
 
@@ -50,7 +54,7 @@ impl Kernel {
         observed: &Observed,
         work: Work,
         zone: Option<String>,
-    ) -> Result<(), Error> {
+    ) -> Result<Checks, Error> {
         for index in 0..self.families.len() {
             let node = self
                 .settings
@@ -60,6 +64,7 @@ impl Kernel {
                 Work::Services(names) if !everything => pieces_of(observed, names, &node),
                 _ => all_pieces(observed, &node),
             };
+            self.count(index, &pieces, everything);
             if everything {
                 self.replace(index, pieces.rules, &node)?;
             } else {
@@ -67,7 +72,23 @@ impl Kernel {
             }
             self.clean_flows(&node, &pieces.udp);
         }
-        Ok(())
+        Ok(Arc::new(self.checks.clone()))
+    }
+
+    /// Load balancers ask per Service; the first family counts, as a pod is the same in both.
+    fn count(&mut self, index: usize, pieces: &Pieces, everything: bool) {
+        if index > 0 {
+            return;
+        }
+        if everything {
+            self.checks.clear();
+        }
+        for name in pieces.rules.keys() {
+            match pieces.checks.get(name) {
+                Some(check) => self.checks.insert(name.clone(), *check),
+                None => self.checks.remove(name),
+            };
+        }
     }
 
     /// The whole table in one step, whatever was there before.
@@ -153,6 +174,7 @@ fn carry_over(connection: &mut Connection, whole: &Ruleset, batch: &mut Batch) {
 struct Pieces {
     rules: BTreeMap<ServiceName, Ruleset>,
     udp: UdpServices,
+    checks: BTreeMap<ServiceName, Check>,
 }
 
 fn all_pieces(observed: &Observed, node: &Node) -> Pieces {
@@ -192,9 +214,20 @@ impl Pieces {
         slices: &[std::sync::Arc<k8s_openapi::api::discovery::v1::EndpointSlice>],
         node: &Node,
     ) {
+        let mut local = BTreeSet::new();
         for port in model::service_ports(service, node.family) {
             let endpoints = model::endpoints(slices, &port, node.family, &node.name);
             self.udp.add(&port, &endpoints);
+            let ready = endpoints.iter().filter(|e| e.local && e.ready);
+            local.extend(ready.map(|e| e.address));
+        }
+        if let Some(port) = model::health_check_port(service) {
+            let local_endpoints = local.len();
+            let check = Check {
+                port,
+                local_endpoints,
+            };
+            self.checks.insert(name.clone(), check);
         }
         self.rules
             .insert(name, render_service(service, slices, node));

@@ -21,11 +21,11 @@ use sampan_dns::forward::Upstreams;
 use sampan_host::Journal;
 use sampan_kubelet::cgroup::Cgroups;
 use sampan_kubelet::inotify::FileWatcher;
-use sampan_kubelet::{Kubelet, Parts};
 use sampan_kubelet::machine::MachineInfo;
 use sampan_kubelet::runtime::images::ImageFolder;
 use sampan_kubelet::runtime::supervisor::{self, RuntimeHandle, RuntimeSettings};
 use sampan_kubelet::server::{self, Access, ServerState};
+use sampan_kubelet::{Kubelet, Parts};
 use sampan_net::{CertificateChecker, ServerIdentity};
 use sampan_pki::Identity;
 use sampan_pki::authority::LeafSpec;
@@ -390,7 +390,10 @@ fn taint(given: &sampan_config::settings::Taint) -> Taint {
 fn ranges(texts: &[String]) -> anyhow::Result<Vec<IpNet>> {
     texts
         .iter()
-        .map(|text| text.parse().with_context(|| format!("{text} is no address range")))
+        .map(|text| {
+            text.parse()
+                .with_context(|| format!("{text} is no address range"))
+        })
         .collect()
 }
 

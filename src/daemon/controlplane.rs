@@ -50,7 +50,6 @@ pub(crate) struct ControlPlane {
     pub(crate) pki: Arc<ServerPki>,
     /// Where clients on this machine reach it.
     pub(crate) local_url: String,
-    pub(crate) health: Health,
     store: Arc<SqliteStore>,
 }
 
@@ -71,12 +70,10 @@ impl ControlPlane {
             .context("cannot load the store")?;
         let front = Front::new(settings, core, &pki, &password)?;
         let server = front.server.clone();
-        let health = front.health.clone();
         let plane = Self {
             server,
             local_url: local_url(settings),
             pki,
-            health,
             store,
         };
         let prepared = plane.ready_when_set();

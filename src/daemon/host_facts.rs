@@ -6,10 +6,14 @@ use anyhow::Context;
 
 /// The host name as a node name: lower case, nothing illegal.
 pub(crate) fn node_name() -> anyhow::Result<String> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the host name")?;
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .context("cannot read the host name")?;
     let name = legal_name(text.trim());
     if name.is_empty() {
-        anyhow::bail!("the host name {:?} is no legal node name; give one with --node-name", text.trim());
+        anyhow::bail!(
+            "the host name {:?} is no legal node name; give one with --node-name",
+            text.trim()
+        );
     }
     Ok(name)
 }

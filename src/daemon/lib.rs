@@ -16,12 +16,16 @@ use sampan_config::Settings;
 
 /// Runs the control plane (and an agent) until a signal ends it.
 pub fn run_server(settings: Settings) -> anyhow::Result<()> {
-    start(settings, |settings, shutdown| async move { server::run(settings, shutdown).await })
+    start(settings, |settings, shutdown| async move {
+        server::run(settings, shutdown).await
+    })
 }
 
 /// Runs a node that joins a server, until a signal ends it.
 pub fn run_agent(settings: Settings) -> anyhow::Result<()> {
-    start(settings, |settings, shutdown| async move { agent::run(settings, shutdown).await })
+    start(settings, |settings, shutdown| async move {
+        agent::run(settings, shutdown).await
+    })
 }
 
 fn start<F>(

@@ -62,7 +62,10 @@ fn controllers(
         client: plane.pki.client_ca.clone(),
         serving: plane.pki.server_ca.clone(),
     });
-    let shared = plane.client(UserInfo::authenticated("system:kube-controller-manager", &[]));
+    let shared = plane.client(UserInfo::authenticated(
+        "system:kube-controller-manager",
+        &[],
+    ));
     let server = plane.server.clone();
     let client_of = move |name: &str| {
         let user = UserInfo::service_account(CONTROLLER_NAMESPACE, name, "");
@@ -101,7 +104,13 @@ fn write_kubeconfig(settings: &Settings, plane: &ControlPlane) -> anyhow::Result
         .parent()
         .map_or(Ok(()), std::fs::create_dir_all)
         .context("cannot make its folder")
-        .and_then(|()| Ok(files::write_atomic(path, text.as_bytes(), settings.write_kubeconfig_mode)?));
+        .and_then(|()| {
+            Ok(files::write_atomic(
+                path,
+                text.as_bytes(),
+                settings.write_kubeconfig_mode,
+            )?)
+        });
     match written {
         Ok(()) => Ok(()),
         // Without root the default place cannot be written; the control plane works all the same.

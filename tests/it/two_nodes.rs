@@ -270,7 +270,7 @@ fn survives_restart(mut cluster: Cluster) {
         )
     };
     let before = ids(&cluster);
-    cluster.agent.kill();
+    cluster.agent.terminate();
     cluster.server.kill();
     let folder = cluster.server.data_dir.parent().unwrap().to_owned();
     cluster.server = start_server(&folder, &cluster.nodes[0]);

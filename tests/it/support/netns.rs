@@ -43,14 +43,6 @@ fn ip(arguments: &[&str]) {
     run(Command::new("ip").args(arguments));
 }
 
-/// One machine alone, with an address on a link of its own.
-pub fn single() -> Namespace {
-    let [first, second] = pair();
-    // The far end keeps the link up as long as the namespace lives.
-    std::mem::forget(second);
-    first
-}
-
 /// Two machines on one link. There is no way out of either.
 pub fn pair() -> [Namespace; 2] {
     static NEXT: AtomicU32 = AtomicU32::new(0);

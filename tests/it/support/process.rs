@@ -55,10 +55,6 @@ impl Sampan {
         }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn kubeconfig(&self) -> PathBuf {
         self.data_dir.with_file_name("kubeconfig")
     }

@@ -424,25 +424,6 @@ impl Client {
             .map(drop)
     }
 
-    /// The store's revision now, as this resource shows it: what a barrier waits for.
-    pub async fn revision(&self, target: &Target) -> Result<u64, Error> {
-        let options = Options {
-            limit: Some(1),
-            ..Options::default()
-        };
-        let list = self
-            .transport
-            .list(Request {
-                verb: Verb::List,
-                target: target.clone(),
-                options,
-                body: Body::None,
-            })
-            .await?;
-        parse_revision(&list.resource_version)
-            .ok_or_else(|| Error::Malformed(format!("resourceVersion {:?}", list.resource_version)))
-    }
-
     async fn write(&self, verb: Verb, target: Target, body: Body) -> Result<Bytes, Error> {
         let force = matches!(body, Body::Patch(PatchType::Apply, _)).then_some(true);
         let options = Options {

@@ -239,8 +239,10 @@ impl<K: Resource> Lister<K> {
         self.wait(|progress| progress.synced).await;
     }
 
-    /// Returns once the cache shows everything up to this revision, or at shutdown: whoever wrote
-    /// waits here before it decides again on what it reads.
+    /// Returns once the cache shows the object that was written at this revision, or at shutdown:
+    /// whoever wrote waits here before it decides again on what it reads. The revision must be one
+    /// at which an object of this cache was written; another may only be passed with the next
+    /// bookmark.
     pub async fn wait_for(&self, revision: u64) {
         self.wait(|progress| progress.revision >= revision).await;
     }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use sampan_api::{Meta, Reason, Status, Target};
-use sampan_client::{Client, Error, ObjectKey, Patch, Recorder};
+use sampan_client::{Client, Error, ListParams, ObjectKey, Patch, Recorder};
 use serde_json::Value;
 
 use super::plan::{Action, Alive, EventNote, Form, Plan, Step};
@@ -157,7 +157,7 @@ impl Executor {
     }
 
     async fn check_alive(&self, alive: &Alive) -> Result<(), Error> {
-        let bytes = self.shared.get_raw(&alive.target).await?;
+        let bytes = self.client.get_raw(&alive.target).await?;
         let meta = Meta::from_bytes(&bytes).map_err(|error| Error::Malformed(error.to_string()))?;
         if meta.uid == alive.uid && !meta.is_deleting() {
             return Ok(());
@@ -215,7 +215,7 @@ impl Executor {
             subresource: None,
             ..target.clone()
         };
-        self.shared.get_raw(&whole).await
+        self.client.get_raw(&whole).await
     }
 
     async fn wait_until_seen(&self, written: &Written) {
@@ -236,13 +236,11 @@ impl Executor {
     }
 
     /// A conflict means that the cache is behind; no answer means that the write may have happened.
-    /// Either way nothing is decided before the cache shows the present.
+    /// Either way nothing is decided before the cache shows what the server has.
     async fn wait_after_failure(&self, failure: &Failure) {
         let behind = |reason| {
-            failure
-                .error
-                .status()
-                .is_some_and(|status| status.is(reason))
+            let status = failure.error.status();
+            status.is_some_and(|status| status.is(reason))
         };
         let outdated = [Reason::Conflict, Reason::NotFound, Reason::AlreadyExists]
             .into_iter()
@@ -250,21 +248,48 @@ impl Executor {
         if !outdated && !failure.error.is_uncertain() {
             return;
         }
-        let target = failure.step.action.target();
+        if let Err(error) = self.catch_up(&failure.step.action).await {
+            tracing::debug!(%error, "cannot ask for the present state");
+        }
+    }
+
+    /// Waits until the cache shows the object, or for a creation the collection, as it is now.
+    async fn catch_up(&self, action: &Action) -> Result<(), Error> {
+        let target = action.target();
         let resource = &target.resource;
         let Some(view) = self.views.get(&resource.group, &resource.resource) else {
-            return;
+            return Ok(());
         };
         let collection = Target {
-            resource: resource.clone(),
-            namespace: target.namespace.clone(),
             name: None,
             subresource: None,
+            ..target.clone()
         };
-        match self.shared.revision(&collection).await {
-            Ok(revision) => view.wait_for(revision).await,
-            Err(error) => tracing::debug!(%error, "cannot ask for the present revision"),
+        let name = match action {
+            Action::Create { object, .. } => object["metadata"]["name"].as_str(),
+            Action::Write { .. } | Action::Delete { .. } => target.name.as_deref(),
+        };
+        let params = match name {
+            Some(name) => ListParams::fields(format!("metadata.name={name}")),
+            None => ListParams::default(),
+        };
+        let list = self.shared.list_raw(&collection, &params).await?;
+        let metas = list
+            .items
+            .iter()
+            .filter_map(|item| Meta::from_bytes(item).ok());
+        let revision = metas
+            .filter_map(|meta| meta.resource_version.parse().ok())
+            .max();
+        match (revision, name) {
+            (Some(revision), _) => view.wait_for(revision).await,
+            (None, Some(name)) => {
+                let namespace = target.namespace.clone().unwrap_or_default();
+                view.wait_absent(&ObjectKey::new(namespace, name)).await;
+            }
+            (None, None) => {}
         }
+        Ok(())
     }
 
     fn record(&self, note: &EventNote, inserted: &str) {

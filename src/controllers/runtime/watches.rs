@@ -15,6 +15,8 @@ pub(crate) trait View: Send + Sync {
     fn bytes(&self, key: &ObjectKey) -> Option<Bytes>;
     fn synced(&self) -> BoxFuture<'_, ()>;
     fn wait_for(&self, revision: u64) -> BoxFuture<'_, ()>;
+    /// Until there is no such object.
+    fn wait_absent<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, ()>;
     /// Until the object with this uid is gone or marked for deletion.
     fn wait_gone<'a>(&'a self, key: &'a ObjectKey, uid: &'a str) -> BoxFuture<'a, ()>;
 }
@@ -30,6 +32,11 @@ impl<K: Resource> View for Lister<K> {
 
     fn wait_for(&self, revision: u64) -> BoxFuture<'_, ()> {
         Self::wait_for(self, revision).boxed()
+    }
+
+    fn wait_absent<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, ()> {
+        self.wait_until(move |lister| lister.get_bytes(key).is_none())
+            .boxed()
     }
 
     fn wait_gone<'a>(&'a self, key: &'a ObjectKey, uid: &'a str) -> BoxFuture<'a, ()> {

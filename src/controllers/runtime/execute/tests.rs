@@ -108,3 +108,26 @@ async fn deleting_what_is_gone_is_success() {
     };
     executor.execute(plan, |_| None).await.unwrap();
 }
+
+#[tokio::test]
+async fn after_a_conflict_only_the_object_itself_is_waited_for() {
+    let server = FakeServer::new();
+    let (executor, _lister) = executor(&server).await;
+    let client = server.client();
+    client.create(&pod("web")).await.unwrap();
+    // Revisions of other resources go on: no event will ever bring them to this cache.
+    client
+        .create(&k8s_openapi::api::core::v1::Node::default())
+        .await
+        .unwrap();
+    server.fail_next(Verb::Update, "pods", failure(Reason::Conflict, "modified"));
+    let key = ObjectKey::new("ns", "web");
+    let change = serde_json::json!({"spec": {"nodeName": "n"}});
+    let plan = Plan {
+        actions: vec![Action::write::<Pod>(&key, Form::Put, change).into()],
+        ..Plan::default()
+    };
+    let executed = executor.execute(plan, |_| None);
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(5), executed).await;
+    assert!(waited.unwrap().unwrap_err().is_conflict());
+}

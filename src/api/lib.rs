@@ -20,6 +20,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod strategy;
+pub mod table;
 pub mod time;
 pub mod user;
 

@@ -339,12 +339,9 @@ fn render(
     place: &Place,
     timeout: std::time::Duration,
 ) -> Result<Response<Body>, Status> {
-    let source = TableSource {
-        kind: &place.def.kind,
-        def: Some(&place.def),
-        version: &place.served.version,
-        now: jiff::Timestamp::now(),
-    };
+    let expected = expected(place);
+    let now = jiff::Timestamp::now();
+    let source = TableSource::new(&place.def, expected.group, expected.kind, now);
     match reply {
         Reply::Object {
             code,
@@ -359,9 +356,7 @@ fn render(
         Reply::Watch(events) => {
             let renderer = WatchRenderer {
                 form: *form,
-                kind: place.def.kind.to_string(),
-                version: place.served.version.to_string(),
-                def: Some(Arc::clone(&place.def)),
+                source,
                 first: true,
             };
             let shutdown = front.config.shutdown.clone();

@@ -93,7 +93,7 @@ pub fn object_response(
     object: Bytes,
     warnings: &[String],
     form: &Form,
-    source: &TableSource<'_>,
+    source: &TableSource,
 ) -> Result<Response<Body>, Status> {
     let object = match form.negotiated.transform {
         None => object,
@@ -101,7 +101,7 @@ pub fn object_response(
         Some(_) if wire::is_status(&object) => object,
         Some(Transform::Table) => {
             let items = std::slice::from_ref(&object);
-            Bytes::from(table::render(items, source, form, None))
+            Bytes::from(table::render(items, source, form, None, true))
         }
         Some(Transform::PartialObjectMetadata) => partial(&object, meta_version(form)),
         Some(Transform::PartialObjectMetadataList) => {
@@ -139,11 +139,11 @@ pub fn list_response(
     api_version: &str,
     list: &List,
     form: &Form,
-    source: &TableSource<'_>,
+    source: &TableSource,
 ) -> Result<Response<Body>, Status> {
     let (kind, api_version, items) = match form.negotiated.transform {
         Some(Transform::Table) => {
-            let document = table::render(&list.items, source, form, Some(list));
+            let document = table::render(&list.items, source, form, Some(list), true);
             return Ok(render(200, document.into(), form));
         }
         Some(Transform::PartialObjectMetadata) => {
@@ -419,7 +419,7 @@ mod tests {
     #[tokio::test]
     async fn lists_in_pieces_and_compressed_are_the_same() {
         let list = list(1000);
-        let source = TableSource::plain("ConfigMap");
+        let source = TableSource::plain();
         let make = |gzip| {
             let form = form(None, gzip);
             list_response("ConfigMapList", "v1", &list, &form, &source).unwrap()
@@ -443,7 +443,7 @@ mod tests {
     #[tokio::test]
     async fn partial_lists_and_yaml() {
         let list = list(2);
-        let source = TableSource::plain("ConfigMap");
+        let source = TableSource::plain();
         let shape = Some(Transform::PartialObjectMetadataList);
         let answer =
             list_response("ConfigMapList", "v1", &list, &form(shape, false), &source).unwrap();

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sampan_api::ResourceDef;
+use sampan_api::table::{Column, Printer, printer};
 use sampan_client::List;
 use serde_json::{Value, json};
 
@@ -28,31 +29,42 @@ impl IncludeObject {
 
 /// Where a resource's columns come from.
 #[derive(Clone, Copy)]
-pub struct TableSource<'a> {
-    pub kind: &'a str,
-    pub def: Option<&'a ResourceDef>,
-    pub version: &'a str,
-    pub now: jiff::Timestamp,
+pub struct TableSource {
+    printer: &'static Printer,
+    now: jiff::Timestamp,
 }
 
-impl TableSource<'_> {
+impl TableSource {
+    /// `group` and `kind` are those of the objects that are shown: a subresource may have its own.
+    pub fn new(def: &ResourceDef, group: &str, kind: &str, now: jiff::Timestamp) -> Self {
+        Self {
+            printer: printer(group, kind, def.is_custom()),
+            now,
+        }
+    }
+
+    /// The same at another time.
+    #[must_use]
+    pub fn at(self, now: jiff::Timestamp) -> Self {
+        Self { now, ..self }
+    }
+
     #[cfg(test)]
-    pub fn plain(kind: &str) -> TableSource<'_> {
-        TableSource {
-            kind,
-            def: None,
-            version: "v1",
+    pub fn plain() -> Self {
+        Self {
+            printer: printer("", "ConfigMap", false),
             now: jiff::Timestamp::UNIX_EPOCH,
         }
     }
 }
 
-/// The Table of `items`; `list` gives the list's metadata.
+/// The Table of `items`; `list` gives the list's metadata. A watch describes columns only once.
 pub fn render(
     items: &[Bytes],
-    source: &TableSource<'_>,
+    source: &TableSource,
     form: &Form,
     list: Option<&List>,
+    with_columns: bool,
 ) -> Vec<u8> {
     let version = if form.negotiated.beta_transform {
         "meta.k8s.io/v1beta1"
@@ -66,9 +78,13 @@ pub fn render(
             |item| json!({"resourceVersion": resource_version(item)}),
         ),
     };
-    let mut out = format!(
-        "{{\"kind\":\"Table\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"columnDefinitions\":{},\"rows\":[",
+    let columns = if with_columns {
         columns(source)
+    } else {
+        Value::Null
+    };
+    let mut out = format!(
+        "{{\"kind\":\"Table\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"columnDefinitions\":{columns},\"rows\":["
     )
     .into_bytes();
     for (index, item) in items.iter().enumerate() {
@@ -81,35 +97,35 @@ pub fn render(
     out
 }
 
-/// A Table of one row for a watch; only the first one of a stream describes its columns.
-pub fn render_event(object: &Bytes, source: &TableSource<'_>, form: &Form, first: bool) -> Bytes {
-    let document = render(std::slice::from_ref(object), source, form, None);
-    if first {
-        return document.into();
-    }
-    let text = columns(source).to_string();
-    let needle = format!("\"columnDefinitions\":{text}");
-    let document = String::from_utf8_lossy(&document);
-    document
-        .replacen(&needle, "\"columnDefinitions\":null", 1)
-        .into()
-}
-
 fn resource_version(object: &Bytes) -> String {
     sampan_api::Meta::from_bytes(object)
         .map(|meta| meta.resource_version)
         .unwrap_or_default()
 }
 
-fn append_row(
-    out: &mut Vec<u8>,
-    item: &Bytes,
-    source: &TableSource<'_>,
-    form: &Form,
-    version: &str,
-) {
+fn columns(source: &TableSource) -> Value {
+    let describe = |column: &Column| {
+        json!({
+            "name": column.name,
+            "type": column.kind,
+            "format": column.format,
+            "description": "",
+            "priority": i32::from(column.wide),
+        })
+    };
+    source.printer.columns().iter().map(describe).collect()
+}
+
+fn append_row(out: &mut Vec<u8>, item: &Bytes, source: &TableSource, form: &Form, version: &str) {
+    // What the cache holds is valid; a row without cells would still be an answer.
+    let object: Value = serde_json::from_slice(item).unwrap_or_default();
+    let cells = source.printer.cells(&object, source.now);
     out.extend_from_slice(b"{\"cells\":");
-    out.extend_from_slice(cells(item, source).to_string().as_bytes());
+    out.extend_from_slice(Value::from(cells).to_string().as_bytes());
+    if let Some(conditions) = source.printer.conditions(&object) {
+        out.extend_from_slice(b",\"conditions\":");
+        out.extend_from_slice(conditions.to_string().as_bytes());
+    }
     match form.include_object {
         IncludeObject::None => {}
         IncludeObject::Metadata => {
@@ -122,32 +138,4 @@ fn append_row(
         }
     }
     out.push(b'}');
-}
-
-fn columns(_: &TableSource<'_>) -> Value {
-    json!([
-        {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
-        {"name": "Age", "type": "string", "format": "", "description": "", "priority": 0},
-    ])
-}
-
-fn cells(item: &Bytes, source: &TableSource<'_>) -> Value {
-    let meta = sampan_api::Meta::from_bytes(item).unwrap_or_default();
-    let age = meta
-        .creation_timestamp
-        .and_then(|time| time.parse::<jiff::Timestamp>().ok())
-        .map_or_else(|| "<unknown>".to_owned(), |made| age(source.now, made));
-    json!([meta.name, age])
-}
-
-/// A duration as kubectl shows ages.
-fn age(now: jiff::Timestamp, then: jiff::Timestamp) -> String {
-    let seconds = now.as_second() - then.as_second();
-    match seconds {
-        ..0 => "<invalid>".to_owned(),
-        0..120 => format!("{seconds}s"),
-        120..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }

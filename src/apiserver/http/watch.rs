@@ -31,9 +31,8 @@ pub fn watch_timeout(asked_seconds: Option<u64>) -> Duration {
 /// Renders events; owns what the stream needs.
 pub struct WatchRenderer {
     pub form: Form,
-    pub kind: String,
-    pub version: String,
-    pub def: Option<std::sync::Arc<sampan_api::ResourceDef>>,
+    /// Which columns; the time in it is that of the first event.
+    pub source: TableSource,
     pub first: bool,
 }
 
@@ -110,14 +109,10 @@ impl WatchRenderer {
                 respond::partial(&event.object, "meta.k8s.io/v1")
             }
             Some(Transform::Table) => {
-                let source = TableSource {
-                    kind: &self.kind,
-                    def: self.def.as_deref(),
-                    version: &self.version,
-                    now: jiff::Timestamp::now(),
-                };
+                let source = self.source.at(jiff::Timestamp::now());
                 let first = std::mem::take(&mut self.first);
-                table::render_event(&event.object, &source, &self.form, first)
+                let items = std::slice::from_ref(&event.object);
+                table::render(items, &source, &self.form, None, first).into()
             }
         }
     }

@@ -133,12 +133,11 @@ pub(crate) async fn serve_checks(health: Health, shutdown: Shutdown) {
             keep
         });
         for (name, check) in wanted.iter() {
-            let key = (name.clone(), check.port);
-            if !open.contains_key(&key) {
+            open.entry((name.clone(), check.port)).or_insert_with(|| {
                 let running = shutdown.child();
                 open_port(name.clone(), check.port, health.clone(), running.clone());
-                open.insert(key, running);
-            }
+                running
+            });
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },

@@ -63,10 +63,10 @@ pub fn apply(schema: &Schema, value: &mut Value) {
             };
             for field in structure.fields.iter().filter(|f| !f.default.is_none()) {
                 let slot = map.get(field.name.as_ref());
-                if slot.is_none_or(|value| value.is_null() || value == "" || value == 0) {
-                    if let Some(default) = field.default.value() {
-                        map.insert(field.name.clone().into_owned(), default);
-                    }
+                if slot.is_none_or(|value| value.is_null() || value == "" || value == 0)
+                    && let Some(default) = field.default.value()
+                {
+                    map.insert(field.name.clone().into_owned(), default);
                 }
             }
             for (key, member) in map.iter_mut() {

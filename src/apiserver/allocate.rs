@@ -242,7 +242,7 @@ fn take_addresses(
             continue;
         };
         let address = if list[index].is_empty() {
-            let Some(address) = pool.next() else {
+            let Some(address) = pool.take_any() else {
                 let name = text(object, &["metadata", "name"]);
                 return Err(Status::internal(format!(
                     "failed to allocate a serviceIP for Service {name:?}: range is full"
@@ -285,7 +285,7 @@ fn take_ports(taken: &mut Taken, object: &mut Value, old: Option<&Value>) -> Res
         let asked = meta::integer(object, &["spec", "healthCheckNodePort"]).unwrap_or(0);
         let mut pools = lock(&taken.pools);
         let port = if asked == 0 {
-            pools.ports.next().ok_or_else(|| {
+            pools.ports.take_any().ok_or_else(|| {
                 Status::internal("failed to allocate a HealthCheck NodePort 0: range is full")
             })?
         } else {
@@ -348,7 +348,7 @@ fn take_node_ports(taken: &mut Taken, object: &mut Value, held: &[u16]) -> Resul
                 node
             }
             None => {
-                let node = pools.ports.next().ok_or_else(|| {
+                let node = pools.ports.take_any().ok_or_else(|| {
                     Status::new(
                         Reason::InternalError,
                         "Internal error occurred: failed to allocate a nodePort: range is full",

@@ -50,6 +50,7 @@ pub(crate) struct ControlPlane {
     pub(crate) pki: Arc<ServerPki>,
     /// Where clients on this machine reach it.
     pub(crate) local_url: String,
+    health: Health,
     store: Arc<SqliteStore>,
 }
 
@@ -70,10 +71,12 @@ impl ControlPlane {
             .context("cannot load the store")?;
         let front = Front::new(settings, core, &pki, &password)?;
         let server = front.server.clone();
+        let health = front.health.clone();
         let plane = Self {
             server,
             local_url: local_url(settings),
             pki,
+            health,
             store,
         };
         let prepared = plane.ready_when_set();

@@ -84,7 +84,7 @@ fn member<'s>(schema: Option<&'s Schema>, key: &str) -> Member<'s> {
     }
 }
 
-fn element<'s>(schema: Option<&'s Schema>) -> Option<&'s Schema> {
+fn element(schema: Option<&Schema>) -> Option<&Schema> {
     match &schema?.shape {
         Shape::List(list) => Some(&list.item),
         Shape::SchemaOr(inner, Or::Array) => Some(inner),

@@ -115,7 +115,7 @@ impl AddressPool {
     }
 
     /// Takes any address: a random one of the upper part, else the first free one.
-    pub fn next(&mut self) -> Option<IpAddr> {
+    pub fn take_any(&mut self) -> Option<IpAddr> {
         let (start, size) = (self.dynamic_start(), self.range.size());
         let mut random = rand::rng();
         let guesses = (0..GUESSES).map(|_| random.random_range(start.min(size - 1)..size));
@@ -178,7 +178,7 @@ impl PortPool {
         self.first + offset
     }
 
-    pub fn next(&mut self) -> Option<u16> {
+    pub fn take_any(&mut self) -> Option<u16> {
         let start = self.dynamic_start();
         let mut random = rand::rng();
         let guesses = (0..GUESSES).map(|_| random.random_range(start..=self.last));
@@ -207,10 +207,10 @@ mod tests {
         assert!(pool.take("10.0.0.1".parse().unwrap()).is_err());
         assert!(pool.take("10.0.1.1".parse().unwrap()).is_err());
         assert!(pool.take("10.0.0.7".parse().unwrap()).is_err(), "broadcast");
-        let rest: HashSet<IpAddr> = std::iter::from_fn(|| pool.next()).collect();
+        let rest: HashSet<IpAddr> = std::iter::from_fn(|| pool.take_any()).collect();
         assert_eq!(rest.len(), 5);
         pool.release("10.0.0.4".parse().unwrap());
-        assert_eq!(pool.next(), Some("10.0.0.4".parse().unwrap()));
+        assert_eq!(pool.take_any(), Some("10.0.0.4".parse().unwrap()));
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         let mut pool = PortPool::new(30000, 30002);
         assert!(pool.take(80).unwrap_err().contains("30000-30002"));
         pool.take(30001).unwrap();
-        let mut rest = [pool.next().unwrap(), pool.next().unwrap()];
+        let mut rest = [pool.take_any().unwrap(), pool.take_any().unwrap()];
         rest.sort_unstable();
         assert_eq!(rest, [30000, 30002]);
-        assert_eq!(pool.next(), None);
+        assert_eq!(pool.take_any(), None);
     }
 }

@@ -29,6 +29,8 @@ pub struct FrontProxy {
 #[error("{0}")]
 pub struct Refused(pub String);
 
+type KnownUsers = HashMap<[u8; 32], (Arc<UserInfo>, SystemTime)>;
+
 pub struct Authenticator {
     client_certificates: CertificateChecker,
     front_proxy: Option<FrontProxy>,
@@ -36,7 +38,7 @@ pub struct Authenticator {
     service_accounts: Option<Arc<ServiceAccountTokens>>,
     anonymous: bool,
     /// Users by the certificate's hash, with the time at which it ends.
-    known: Mutex<HashMap<[u8; 32], (Arc<UserInfo>, SystemTime)>>,
+    known: Mutex<KnownUsers>,
 }
 
 impl Authenticator {
@@ -80,12 +82,12 @@ impl Authenticator {
         peer: &Peer,
         now: SystemTime,
     ) -> Result<Arc<UserInfo>, Refused> {
-        if let Some(user) = self.from_front_proxy(headers, peer, now) {
+        if let Some(user) = self.by_front_proxy(headers, peer, now) {
             return Ok(Arc::new(user));
         }
         let mut problem = None;
         if !peer.certificates.is_empty() {
-            match self.from_certificate(peer, now) {
+            match self.by_certificate(peer, now) {
                 Ok(user) => return Ok(user),
                 Err(error) => problem = Some(error),
             }
@@ -124,7 +126,7 @@ impl Authenticator {
         }
     }
 
-    fn from_certificate(&self, peer: &Peer, now: SystemTime) -> Result<Arc<UserInfo>, Refused> {
+    fn by_certificate(&self, peer: &Peer, now: SystemTime) -> Result<Arc<UserInfo>, Refused> {
         let leaf = &peer.certificates[0];
         let mut hash = [0; 32];
         hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, leaf).as_ref());
@@ -149,7 +151,7 @@ impl Authenticator {
         Ok(user)
     }
 
-    fn from_front_proxy(
+    fn by_front_proxy(
         &self,
         headers: &HeaderMap,
         peer: &Peer,

@@ -4,8 +4,10 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io/v1";
 
+type Level = (&'static str, i64, i64, Option<(i64, i64)>);
+
 /// Name, shares, lendable percentage, and queues (number, hand size); without queues it rejects.
-const LEVELS: &[(&str, i64, i64, Option<(i64, i64)>)] = &[
+const LEVELS: &[Level] = &[
     ("catch-all", 5, 0, None),
     ("system", 30, 33, Some((64, 6))),
     ("node-high", 40, 25, Some((64, 6))),

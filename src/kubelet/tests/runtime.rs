@@ -76,7 +76,7 @@ fn unmount_all(state: &Path) {
     for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
         if Path::new(target).starts_with(state) {
             let flags = rustix::mount::UnmountFlags::DETACH;
-            drop(rustix::mount::unmount(target, flags).is_ok());
+            let _unmounted = rustix::mount::unmount(target, flags);
         }
     }
 }

@@ -31,6 +31,8 @@ use tokio::time::Instant;
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: SignedDuration = SignedDuration::from_secs(300);
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+/// A runtime may be away for this long, to be restarted, before the node counts as not ready.
+const RUNTIME_TOLERANCE: Duration = Duration::from_secs(30);
 const RETRY: sampan_util::Backoff =
     sampan_util::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
@@ -60,6 +62,8 @@ struct Progress {
     runtime_version: String,
     images: Vec<k8s_openapi::api::core::v1::ContainerImage>,
     images_at: Option<Instant>,
+    /// When the runtime answered last, and what it said.
+    answered: Option<(Instant, StatusResponse)>,
     failures: u32,
 }
 
@@ -87,7 +91,7 @@ impl NodeLoop {
             (Err(problem), _) | (_, Err(problem)) => Err(problem.clone()),
             _ => Ok(()),
         };
-        let is_ready = network.is_ok();
+        let is_ready = network.is_ok() && health.is_fresh;
         self.network.send_if_modified(|current| {
             let changes = *current != network;
             *current = network;
@@ -123,12 +127,20 @@ impl NodeLoop {
 
     async fn health(&self, progress: &mut Progress) -> Health {
         let reply = self.runtime.status(StatusRequest::default()).await;
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) => {
+        let is_fresh = reply.is_ok();
+        let recent = progress
+            .answered
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < RUNTIME_TOLERANCE);
+        let reply = match (reply, recent) {
+            (Ok(reply), _) => {
+                progress.answered = Some((Instant::now(), reply.clone()));
+                reply
+            }
+            (Err(_), Some((_, before))) => before.clone(),
+            (Err(error), None) => {
                 return Health {
                     runtime: Err(format!("container runtime is down: {error}")),
-                    network: Ok(()),
                     ..Health::default()
                 };
             }
@@ -147,6 +159,7 @@ impl NodeLoop {
                 "NetworkReady",
                 "container runtime network not ready",
             ),
+            is_fresh,
             handlers: reply.runtime_handlers,
             features: reply.features,
             memory: Memory::read(),

@@ -12,6 +12,7 @@ use sampan_cri::runtime::v1::{
     PodSandboxState, PodSandboxStatus, PodSandboxStatusRequest,
 };
 use sampan_cri::{Error, Runtime};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -51,12 +52,8 @@ impl Observer {
         for row in &containers.containers {
             state.instances.extend(self.instance(runtime, row).await?);
         }
-        state
-            .sandboxes
-            .sort_by(|a, b| b.created_at.cmp(&a.created_at));
-        state
-            .instances
-            .sort_by(|a, b| b.created_at.cmp(&a.created_at));
+        state.sandboxes.sort_by_key(|s| Reverse(s.created_at));
+        state.instances.sort_by_key(|i| Reverse(i.created_at));
         self.state = state;
         Ok(())
     }

@@ -166,6 +166,8 @@ pub struct Plan {
     pub stop: Option<Stop>,
     /// Containers that wait out a crash back-off now, and until when.
     pub backing_off: Vec<(String, Timestamp)>,
+    /// A sandbox is needed, and there is no network for it.
+    pub waits_for_network: bool,
     /// Plan again at this time even if nothing changes.
     pub wake_at: Option<Timestamp>,
 }
@@ -230,8 +232,11 @@ fn plan_running(observed: &Observed<'_>, plan: &mut Plan) {
     if changes.kill_pod {
         if !stop_everything(observed, plan)
             && let Some(need) = &changes.create_sandbox
-            && (observed.network_ready || pod::is_host_network(observed.pod))
         {
+            if !observed.network_ready && !pod::is_host_network(observed.pod) {
+                plan.waits_for_network = true;
+                return;
+            }
             purge_init_containers(observed, plan);
             plan.actions.push(Action::CreateSandbox {
                 attempt: need.attempt,

@@ -279,6 +279,7 @@ impl Worker {
             self.memory.stopping_since.get_or_insert(stop.since);
         }
         self.announce_backoff(&plan);
+        self.announce_network(&plan);
         self.report(&plan);
         self.publish();
         let stops = plan.stop.is_some();
@@ -316,6 +317,21 @@ impl Worker {
         let delay = SignedDuration::try_from(delay).unwrap_or_default();
         let at = Timestamp::now() + delay;
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// A pod that waits for the network says so, once.
+    fn announce_network(&mut self, plan: &Plan) {
+        let problem = match &*self.context.network.borrow() {
+            Err(problem) if plan.waits_for_network => problem.clone(),
+            _ => return,
+        };
+        if !std::mem::replace(&mut self.memory.network_announced, true) {
+            let message = format!("network is not ready: {problem}");
+            let pod = &*self.memory.pod;
+            self.context
+                .recorder
+                .warning(pod, "NetworkNotReady", message);
+        }
     }
 
     /// One event per back-off, of a crash or of a pull.

@@ -26,6 +26,8 @@ const MAX_IMAGE_NAMES: usize = 5;
 pub struct Health {
     pub runtime: Result<(), String>,
     pub network: Result<(), String>,
+    /// The runtime has just answered; otherwise this is what it said before.
+    pub is_fresh: bool,
     pub handlers: Vec<RuntimeHandler>,
     pub features: Option<RuntimeFeatures>,
     pub memory: Memory,
@@ -37,6 +39,7 @@ impl Default for Health {
         Self {
             runtime: Ok(()),
             network: Ok(()),
+            is_fresh: false,
             handlers: Vec::new(),
             features: None,
             memory: Memory::default(),

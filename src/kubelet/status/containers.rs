@@ -70,7 +70,7 @@ impl Row<'_, '_> {
         let mut runs = runtime.runs(name);
         let mut row = match runs.next() {
             None => self.without_run(),
-            Some(newest) => self.from_run(newest, runs.next()),
+            Some(newest) => self.with_run(newest, runs.next()),
         };
         self.explain_waiting(&mut row);
         self.set_readiness(&mut row);
@@ -133,7 +133,7 @@ impl Row<'_, '_> {
         row
     }
 
-    fn from_run(&self, newest: &Instance, older: Option<&Instance>) -> ContainerStatus {
+    fn with_run(&self, newest: &Instance, older: Option<&Instance>) -> ContainerStatus {
         let before = self.before;
         let container_id = container_id(newest);
         let resources = self.container.resources.clone().unwrap_or_default();

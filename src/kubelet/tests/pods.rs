@@ -365,3 +365,78 @@ async fn what_cannot_start_says_why() {
     }
     agent.stop().await;
 }
+
+/// What the runtime alone takes for the same pods: compare with the figures of the tests above.
+#[tokio::test]
+#[ignore = "needs root and containerd"]
+async fn the_floor_of_bare_calls() {
+    use sampan_cri::runtime::v1::*;
+    let node = Node::new("floor").await;
+    let agent = node.start().await;
+    let runtime = agent.runtime.runtime();
+    let one = |index: usize| {
+        let (runtime, logs) = (runtime.clone(), node.dir.join("logs"));
+        async move {
+            let name = format!("floor-{index}");
+            let config = PodSandboxConfig {
+                metadata: Some(PodSandboxMetadata {
+                    name: name.clone(),
+                    uid: name.clone(),
+                    namespace: "default".to_owned(),
+                    attempt: 0,
+                }),
+                log_directory: logs.join(&name).display().to_string(),
+                linux: Some(LinuxPodSandboxConfig::default()),
+                ..PodSandboxConfig::default()
+            };
+            let container = ContainerConfig {
+                metadata: Some(ContainerMetadata {
+                    name: "main".to_owned(),
+                    attempt: 0,
+                }),
+                image: Some(ImageSpec {
+                    image: node::IMAGE.to_owned(),
+                    ..ImageSpec::default()
+                }),
+                command: serde_json::from_value(sh(FOREVER)).unwrap(),
+                linux: Some(LinuxContainerConfig::default()),
+                ..ContainerConfig::default()
+            };
+            let sandbox = runtime
+                .run_pod_sandbox(RunPodSandboxRequest {
+                    config: Some(config.clone()),
+                    runtime_handler: String::new(),
+                })
+                .await
+                .unwrap()
+                .pod_sandbox_id;
+            let created = runtime
+                .create_container(CreateContainerRequest {
+                    pod_sandbox_id: sandbox.clone(),
+                    config: Some(container),
+                    sandbox_config: Some(config),
+                })
+                .await
+                .unwrap();
+            let start = StartContainerRequest {
+                container_id: created.container_id,
+            };
+            runtime.start_container(start).await.unwrap();
+            sandbox
+        }
+    };
+    let started = Instant::now();
+    let mut sandboxes = vec![one(0).await];
+    eprintln!("floor of one: {:?}", started.elapsed());
+    let started = Instant::now();
+    let many: Vec<_> = (1..31).map(|index| tokio::spawn(one(index))).collect();
+    for task in many {
+        sandboxes.push(task.await.unwrap());
+    }
+    eprintln!("floor of 30: {:?}", started.elapsed());
+    for id in sandboxes {
+        let request = RemovePodSandboxRequest { pod_sandbox_id: id };
+        runtime.remove_pod_sandbox(request).await.unwrap();
+    }
+    agent.stop().await;
+}

@@ -36,6 +36,8 @@ pub(super) struct Memory {
     pub pulls: Backoff,
     /// Back-offs that an event has told of.
     pub announced: HashMap<String, Timestamp>,
+    /// An event has told that the network is missing.
+    pub network_announced: bool,
     pub redefined: HashSet<String>,
     pub held: Option<Arc<Held>>,
     pub volumes: Volumes,

@@ -353,7 +353,11 @@ const KINDS: &[(&str, &str, &Kind)] = &[
         "ValidatingWebhookConfiguration",
         &Kind::NEEDS_VERSION,
     ),
-    ("apiregistration.k8s.io", "APIService", &Kind::ANY_NAME_NEEDS_VERSION),
+    (
+        "apiregistration.k8s.io",
+        "APIService",
+        &Kind::ANY_NAME_NEEDS_VERSION,
+    ),
     ("apps", "DaemonSet", &workload::DAEMON_SET),
     ("apps", "Deployment", &workload::DEPLOYMENT),
     ("apps", "ReplicaSet", &workload::REPLICA_SET),

@@ -24,7 +24,7 @@ pub enum Algorithm {
 }
 
 enum Signer {
-    Ecdsa(EcdsaKeyPair),
+    Ecdsa(Box<EcdsaKeyPair>),
     Rsa(Box<RsaKeyPair>),
 }
 
@@ -157,7 +157,7 @@ fn load_pkcs8(document: &[u8]) -> Result<(Signer, Algorithm), Error> {
     ];
     for (curve, algorithm) in curves {
         if let Ok(pair) = EcdsaKeyPair::from_pkcs8(curve, document, &random) {
-            return Ok((Signer::Ecdsa(pair), algorithm));
+            return Ok((Signer::Ecdsa(Box::new(pair)), algorithm));
         }
     }
     RsaKeyPair::from_pkcs8(document)

@@ -88,7 +88,7 @@ fn end_shims(state: &Path) {
         let is_ours =
             command.contains("containerd-shim") && command.contains(state.to_str().unwrap());
         if let (true, Some(pid)) = (is_ours, pid.and_then(rustix::process::Pid::from_raw)) {
-            drop(rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok());
+            let _killed = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 }

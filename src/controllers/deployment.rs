@@ -6,7 +6,7 @@
 //! [`sets`] holds the ReplicaSets as planned so far, [`rollout`] decides replacing, [`scaling`]
 //! decides scaling, [`revision`] numbers and hashes, [`status`] reports.
 
-mod revision;
+pub(crate) mod revision;
 mod rollout;
 mod scaling;
 mod sets;
@@ -25,6 +25,7 @@ use crate::labels::selector_of;
 use crate::runtime::{Action, Controller, EventNote, Failure, Form, Plan, Step, Watches};
 use crate::{Settings, owner, pods};
 use sets::Sets;
+pub(crate) use sets::scaled;
 
 pub struct DeploymentController {
     deployments: Lister<Deployment>,

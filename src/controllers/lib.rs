@@ -4,15 +4,18 @@
 //! [`runtime`] is the loop, [`runtime::plan`] what a reconcile may ask for; [`owner`], [`labels`] and
 //! [`json`] are what several controllers need.
 
+mod affinity;
 pub mod aggregation;
 mod backends;
 pub mod csr;
+pub mod daemonset;
 pub mod deployment;
 pub mod endpoints;
 pub mod endpointslice;
 #[cfg(test)]
 mod fixtures;
 pub mod garbage;
+mod history;
 pub mod json;
 pub mod labels;
 pub mod namespace;
@@ -40,6 +43,7 @@ use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
 use aggregation::AggregationController;
+use daemonset::DaemonSetController;
 use deployment::DeploymentController;
 use endpoints::EndpointsController;
 use endpointslice::EndpointSliceController;
@@ -74,6 +78,7 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
+    entry::<DaemonSetController>(),
     entry::<EndpointSliceController>(),
     entry::<EndpointsController>(),
 ];

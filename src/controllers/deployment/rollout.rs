@@ -306,20 +306,30 @@ impl<'a> Rollout<'a> {
         for index in &self.deletions {
             plan.push(Action::delete(&self.sets.all[*index].planned));
         }
-        plan.actions.extend(self.revision_step());
-        plan.status = replace_status(self.deployment, &self.status).map(Step::from);
+        plan.status = self.status_action().map(Step::from);
         plan
     }
 
-    fn revision_step(&self) -> Option<Step> {
-        let wanted = self.revision.as_ref()?;
+    /// The status and, with it, the revision: as part of the status it is no new generation.
+    fn status_action(&self) -> Option<Action> {
+        let mut action = replace_status(self.deployment, &self.status);
         let annotations = self.deployment.metadata.annotations.as_ref();
         let current = annotations.and_then(|map| map.get(revision::REVISION));
-        if current == Some(wanted) {
-            return None;
+        let wanted = self
+            .revision
+            .as_ref()
+            .filter(|wanted| current != Some(*wanted));
+        if let Some(wanted) = wanted {
+            let metadata = json!({"annotations": {revision::REVISION: wanted}});
+            match &mut action {
+                Some(Action::Write { change, .. }) => change["metadata"] = metadata,
+                _ => {
+                    let key = ObjectKey::of(&self.deployment.metadata);
+                    let change = json!({"metadata": metadata});
+                    action = Some(Action::write_status::<Deployment>(&key, Form::Put, change));
+                }
+            }
         }
-        let change = json!({"metadata": {"annotations": {revision::REVISION: wanted}}});
-        let key = ObjectKey::of(&self.deployment.metadata);
-        Some(Action::write::<Deployment>(&key, Form::Put, change).into())
+        action
     }
 }

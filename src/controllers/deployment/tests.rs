@@ -77,7 +77,7 @@ fn a_new_deployment_gets_its_first_set() {
         lines[1].contains("deployment.kubernetes.io/revision\":\"1\""),
         "{lines:?}"
     );
-    let status = &lines[2];
+    let status = &lines[1];
     assert!(
         status.contains("NewReplicaSetCreated") && status.contains("\"unavailableReplicas\":3")
     );

@@ -359,7 +359,10 @@ fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Vec<IpAddr> {
         return settings.advertise_addresses.clone();
     }
     let bound = settings.bind_addresses.iter().copied();
-    let bound: Vec<IpAddr> = bound.filter(|address| !address.is_unspecified()).collect();
+    // Endpoints must not be loopback addresses: pods would take them for their own.
+    let bound: Vec<IpAddr> = bound
+        .filter(|address| !address.is_unspecified() && !address.is_loopback())
+        .collect();
     if !bound.is_empty() {
         return bound;
     }

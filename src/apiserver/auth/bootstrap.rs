@@ -7,6 +7,8 @@ use super::rbac::{GROUP, Rule};
 mod policy;
 pub mod published;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 
 pub use policy::{Kind, Policy, policies};
 pub use reconcile::reconcile;

@@ -127,7 +127,7 @@ fn append_row(out: &mut Vec<u8>, item: &Bytes, source: &TableSource, form: &Form
         out.extend_from_slice(conditions.to_string().as_bytes());
     }
     match form.include_object {
-        IncludeObject::None => {}
+        IncludeObject::None => out.extend_from_slice(b",\"object\":null"),
         IncludeObject::Metadata => {
             out.extend_from_slice(b",\"object\":");
             out.extend_from_slice(&respond::partial(item, version));

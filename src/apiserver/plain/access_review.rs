@@ -112,6 +112,14 @@ fn check(review: &Value, kind: &str, namespace: &str) -> Result<(), Status> {
             "at least one of user or group must be specified",
         );
     }
+    for key in ["fieldSelector", "labelSelector"] {
+        check_selector(
+            resource,
+            key,
+            &path.child("resourceAttributes"),
+            &mut errors,
+        );
+    }
     if kind == "LocalSubjectAccessReview" {
         let given = text(resource, &["namespace"]);
         if !resource.is_null() && given != namespace {
@@ -133,9 +141,67 @@ fn check(review: &Value, kind: &str, namespace: &str) -> Result<(), Status> {
     errors.into_result(GROUP, "", "")
 }
 
+/// A selector is either raw or a list of requirements.
+fn check_selector(resource: &Value, key: &str, parent: &Path<'_>, errors: &mut ErrorList) {
+    let selector = get(resource, key);
+    if selector.is_null() {
+        return;
+    }
+    let path = parent.child(key);
+    let raw = text(selector, &["rawSelector"]);
+    let requirements = items(selector, &["requirements"]);
+    if !raw.is_empty() && !requirements.is_empty() {
+        errors.invalid(
+            &path.child("rawSelector"),
+            raw,
+            "may not specified at the same time as requirements",
+        );
+    }
+    if raw.is_empty() && requirements.is_empty() {
+        let why = format!("when {path} is specified, requirements or rawSelector is required");
+        errors.required(&path.child("requirements"), why);
+    }
+    for (index, requirement) in requirements.iter().enumerate() {
+        let all = path.child("requirements");
+        let own = all.index(index);
+        let values = items(requirement, &["values"]);
+        match text(requirement, &["operator"]) {
+            "In" | "NotIn" if values.is_empty() => errors.required(
+                &own.child("values"),
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            ),
+            "Exists" | "DoesNotExist" if !values.is_empty() => errors.forbidden(
+                &own.child("values"),
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// The field selector as text, as far as authorizers look at it: equality with one value.
+fn field_selector(resource: &Value) -> String {
+    let selector = get(resource, "fieldSelector");
+    let raw = text(selector, &["rawSelector"]);
+    if !raw.is_empty() {
+        return raw.to_owned();
+    }
+    let terms: Vec<String> = items(selector, &["requirements"])
+        .iter()
+        .filter_map(|one| match items(one, &["values"]) {
+            [value] if text(one, &["operator"]) == "In" => {
+                Some(format!("{}={}", text(one, &["key"]), value.as_str()?))
+            }
+            _ => None,
+        })
+        .collect();
+    terms.join(",")
+}
+
 fn decide(server: &ApiServer, review: &Value, user: &UserInfo) -> Value {
     let resource = at(review, &["spec", "resourceAttributes"]);
     let other = at(review, &["spec", "nonResourceAttributes"]);
+    let field_selector = field_selector(resource);
     let attributes = if resource.is_null() {
         Attributes {
             user,
@@ -155,7 +221,7 @@ fn decide(server: &ApiServer, review: &Value, user: &UserInfo) -> Value {
                 subresource: text(resource, &["subresource"]),
                 namespace: text(resource, &["namespace"]),
                 name: text(resource, &["name"]),
-                ..ResourceAttributes::default()
+                field_selector: &field_selector,
             }),
         }
     };

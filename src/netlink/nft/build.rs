@@ -267,7 +267,7 @@ pub fn in_anonymous(from: Register, set: AnonymousSet) -> Expr {
 pub fn pick_random(values: &[Vec<u8>], types: &[KeyType], to: Register) -> Vec<Expr> {
     use super::set::{Element, ElementData, SetData};
     if let [only] = values {
-        return words(only, to);
+        return constants(only, types, to);
     }
     let elements = values.iter().enumerate().map(|(i, value)| Element {
         key: (i as u32).to_ne_bytes().to_vec(),
@@ -292,13 +292,17 @@ pub fn pick_random(values: &[Vec<u8>], types: &[KeyType], to: Register) -> Vec<E
     ]
 }
 
-/// A constant spread over consecutive registers: an immediate holds at most 16 bytes at a time.
-fn words(value: &[u8], to: Register) -> Vec<Expr> {
-    let piece = |(i, data): (usize, &[u8])| Expr::Immediate {
-        to: to + 4 * i as u32,
-        data: data.to_vec(),
+/// A concatenated constant, field by field: `nft list` would not recognise it otherwise.
+fn constants(value: &[u8], types: &[KeyType], to: Register) -> Vec<Expr> {
+    let mut at = 0;
+    let mut field = |kind: &KeyType| {
+        let (start, register) = (at, to + at as u32 / 4);
+        at += kind.padded_len() as usize;
+        let end = start + kind.row().1 as usize;
+        let data = value.get(start..end).unwrap_or_default().to_vec();
+        Expr::Immediate { to: register, data }
     };
-    value.chunks(16).enumerate().map(piece).collect()
+    types.iter().map(&mut field).collect()
 }
 
 /// `dnat to ADDR . PORT`, both taken from registers that hold them side by side.

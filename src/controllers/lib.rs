@@ -16,6 +16,7 @@ pub mod endpointslice;
 mod fixtures;
 pub mod garbage;
 mod history;
+pub mod job;
 pub mod json;
 pub mod labels;
 pub mod namespace;
@@ -28,6 +29,7 @@ pub mod replicaset;
 pub mod rootca;
 pub mod runtime;
 pub mod serviceaccount;
+pub mod statefulset;
 pub mod tainteviction;
 
 use std::sync::Arc;
@@ -47,6 +49,7 @@ use daemonset::DaemonSetController;
 use deployment::DeploymentController;
 use endpoints::EndpointsController;
 use endpointslice::EndpointSliceController;
+use job::JobController;
 use nodeipam::NodeIpamController;
 use nodelifecycle::NodeLifecycleController;
 use podgc::PodGarbageCollector;
@@ -55,6 +58,7 @@ use rootca::RootCaPublisher;
 use runtime::metrics::Metrics;
 use runtime::{Context, Entry, entry};
 use serviceaccount::ServiceAccountController;
+use statefulset::StatefulSetController;
 use tainteviction::TaintEvictionController;
 
 /// Every controller, in the order in which they start.
@@ -79,6 +83,8 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
     entry::<DaemonSetController>(),
+    entry::<StatefulSetController>(),
+    entry::<JobController>(),
     entry::<EndpointSliceController>(),
     entry::<EndpointsController>(),
 ];

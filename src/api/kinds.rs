@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::field::ErrorList;
 use crate::registry::ResourceDef;
 use crate::strategy::{self, Context, Grace, NameRule, Strategy};
+use crate::validate::rules::{self, Rules};
 
 mod certificates;
 mod lease;
@@ -21,8 +22,6 @@ mod workload;
 
 type Prepare = fn(&Context<'_>, &mut Value);
 type PrepareUpdate = fn(&Context<'_>, &mut Value, &Value);
-type Validate = fn(&Context<'_>, &Value, &mut ErrorList);
-type ValidateUpdate = fn(&Context<'_>, &Value, &Value, &mut ErrorList);
 
 /// One row.
 pub(crate) struct Kind {
@@ -39,11 +38,6 @@ pub(crate) struct Kind {
     prepare_create: Prepare,
     prepare_update: PrepareUpdate,
     prepare_status: PrepareUpdate,
-    validate: Validate,
-    /// `None`: as for a create.
-    validate_update: Option<ValidateUpdate>,
-    validate_status: ValidateUpdate,
-    warnings: fn(&Value, &Value) -> Vec<String>,
     canonicalize: fn(&mut Value),
     grace: fn(&Value, Option<i64>) -> Grace,
     mark_deleting: fn(&mut Value),
@@ -62,10 +56,6 @@ impl Kind {
         prepare_create,
         prepare_update,
         prepare_status: |_, object, old| strategy::only_status(object, old),
-        validate: |_, _, _| {},
-        validate_update: None,
-        validate_status: |_, _, _, _| {},
-        warnings: |_, _| Vec::new(),
         canonicalize: |_| {},
         grace: |_, _| Grace::None,
         mark_deleting: |_| {},
@@ -124,7 +114,7 @@ fn prepare_update(context: &Context<'_>, object: &mut Value, old: &Value) {
 }
 
 /// The strategy of a row of the table.
-struct Row(&'static Kind, &'static Doors);
+struct Row(&'static Kind, &'static Doors, &'static Rules);
 
 /// What the doors of a kind leave alone, and whether `status` leaves all metadata alone.
 struct Doors {
@@ -230,18 +220,11 @@ impl Strategy for Row {
     }
 
     fn validate(&self, context: &Context<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        (self.0.validate)(context, object, &mut errors);
-        errors
+        self.2.create(context, object)
     }
 
     fn validate_update(&self, context: &Context<'_>, object: &Value, old: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        match self.0.validate_update {
-            Some(validate) => validate(context, object, old, &mut errors),
-            None => (self.0.validate)(context, object, &mut errors),
-        }
-        errors
+        self.2.update(context, object, old)
     }
 
     fn validate_status_update(
@@ -250,9 +233,7 @@ impl Strategy for Row {
         object: &Value,
         old: &Value,
     ) -> ErrorList {
-        let mut errors = ErrorList::new();
-        (self.0.validate_status)(context, object, old, &mut errors);
-        errors
+        self.2.door(context, object, old)
     }
 
     fn name_rule(&self) -> NameRule {
@@ -260,7 +241,7 @@ impl Strategy for Row {
     }
 
     fn warnings(&self, object: &Value, old: &Value) -> Vec<String> {
-        (self.0.warnings)(object, old)
+        (self.2.warnings)(object, old)
     }
 
     fn canonicalize(&self, object: &mut Value) {
@@ -432,7 +413,7 @@ pub fn strategy(group: &str, kind: &str) -> Arc<dyn Strategy> {
         .iter()
         .find(|row| row.0 == group && row.1 == kind)
         .map_or(&DOORS, |row| row.2);
-    Arc::new(Row(row, doors))
+    Arc::new(Row(row, doors, rules::of(group, kind)))
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod strategy;
 pub mod table;
 pub mod time;
 pub mod user;
+pub(crate) mod validate;
 
 pub use field::{ErrorList, FieldError, Path};
 pub use meta::Meta;

@@ -23,6 +23,8 @@ pub enum Grace {
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     pub def: &'a ResourceDef,
+    /// The group the client speaks to, of those the row is served in.
+    pub group: &'a str,
     /// The subresource that is written, empty for the object itself.
     pub subresource: &'a str,
     /// Who writes; `None` for writes that nobody asked for.

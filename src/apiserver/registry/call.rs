@@ -84,6 +84,7 @@ impl Call {
     pub fn context(&self) -> Context<'_> {
         Context {
             def: &self.def,
+            group: &self.version.group,
             subresource: self.target.subresource.as_deref().unwrap_or_default(),
             user: Some(&self.user),
             now: self.now,

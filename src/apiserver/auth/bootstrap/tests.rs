@@ -1,7 +1,6 @@
 //! What the default roles give to whom: exact lists, so that a slip in the table is seen.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 use bytes::Bytes;
 use sampan_api::{Registry, UserInfo};
@@ -12,8 +11,7 @@ use crate::auth::{ChangeHandler, ObjectChange, ObjectSource};
 use crate::request::{Attributes, Authorizer, Decision, ResourceAttributes};
 
 /// A cluster that holds the default roles and bindings.
-#[derive(Default)]
-struct Defaults(Mutex<()>);
+struct Defaults;
 
 impl ObjectSource for Defaults {
     fn object(&self, _: &str, _: &str, _: &str, _: &str) -> Option<Bytes> {
@@ -70,20 +68,21 @@ const PATHS: &[&str] = &[
 
 /// `verb resource` and `verb path` that the user may.
 fn allowed(user: &UserInfo) -> BTreeSet<String> {
-    let rbac = Rbac::follow(&Defaults::default());
+    let rbac = Rbac::follow(&Defaults);
     let registry = Registry::builtin();
     let mut found = BTreeSet::new();
-    let mut ask = |verb: &str, resource: Option<ResourceAttributes<'_>>, path: &str, text: String| {
-        let decision = rbac.authorize(&Attributes {
-            user,
-            verb,
-            resource,
-            path,
-        });
-        if matches!(decision, Decision::Allow(_)) {
-            found.insert(text);
-        }
-    };
+    let mut ask =
+        |verb: &str, resource: Option<ResourceAttributes<'_>>, path: &str, text: String| {
+            let decision = rbac.authorize(&Attributes {
+                user,
+                verb,
+                resource,
+                path,
+            });
+            if matches!(decision, Decision::Allow(_)) {
+                found.insert(text);
+            }
+        };
     for verb in ["get", "post", "put", "delete"] {
         for path in PATHS {
             ask(verb, None, path, format!("{verb} {path}"));
@@ -104,7 +103,12 @@ fn allowed(user: &UserInfo) -> BTreeSet<String> {
                         ..ResourceAttributes::default()
                     };
                     let text = format!("{verb} {}/{subresource}", row.plural);
-                    ask(verb, Some(attributes), "", text.trim_end_matches('/').to_owned());
+                    ask(
+                        verb,
+                        Some(attributes),
+                        "",
+                        text.trim_end_matches('/').to_owned(),
+                    );
                 }
             }
         }

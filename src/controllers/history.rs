@@ -34,6 +34,10 @@ pub(crate) fn sort(revisions: &mut [Arc<ControllerRevision>]) {
 
 /// The revision for the present template, and what has to be written for it.
 #[derive(Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack"
+)]
 pub(crate) enum Current {
     /// It is there, perhaps with an old number.
     Known {

@@ -34,11 +34,10 @@ fn limits(spec: &DaemonSetSpec, nodes: i32) -> (i32, i32) {
     (surge, unavailable)
 }
 
+type Pair = (Option<Arc<Pod>>, Option<Arc<Pod>>);
+
 /// The new and the old pod of a node; `None` if there are more, which are pruned first.
-fn pair(
-    situation: &Situation<'_>,
-    pods: &[Arc<Pod>],
-) -> Option<(Option<Arc<Pod>>, Option<Arc<Pod>>)> {
+fn pair(situation: &Situation<'_>, pods: &[Arc<Pod>]) -> Option<Pair> {
     let (mut new, mut old) = (None, None);
     for pod in pods.iter().filter(|pod| !owner::is_deleting(&pod.metadata)) {
         let slot = if situation.is_updated(pod) {

@@ -108,7 +108,7 @@ fn by_limits(case: &Case<'_>, tally: &Tally) -> Option<Verdict> {
 /// When a running Job has taken too long.
 pub(crate) fn deadline(case: &Case<'_>) -> Option<Timestamp> {
     let seconds = case.spec.active_deadline_seconds?;
-    let Time(start) = case.status.start_time?;
+    let Time(start) = case.status.start_time.as_ref()?;
     let seconds = jiff::SignedDuration::from_secs(seconds);
     start
         .checked_add(seconds)

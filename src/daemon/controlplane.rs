@@ -114,7 +114,12 @@ impl ControlPlane {
         let user = UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]);
         let transport = self.server.transport(user);
         let objects = sampan_apiserver::bootstrap::Settings {
-            advertise: advertise.to_vec(),
+            // A loopback address, even one that was asked for, is no endpoint: pods would take it for their own.
+            advertise: advertise
+                .iter()
+                .copied()
+                .filter(|address| !address.is_loopback())
+                .collect(),
             port: settings.https_listen_port,
             service_ranges: service_ranges(settings),
         };

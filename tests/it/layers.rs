@@ -1,9 +1,10 @@
 //! The layer table of the architecture page, held by `cargo metadata`: a crate reaches only what its row allows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use serde_json::Value;
+
+use crate::support::cargo_metadata;
 
 const FOUNDATION: &[&str] = &[
     "api",
@@ -70,23 +71,7 @@ struct Graph {
 
 impl Graph {
     fn read() -> Self {
-        let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
-            .args([
-                "metadata",
-                "--format-version=1",
-                "--locked",
-                "--filter-platform",
-                "x86_64-unknown-linux-gnu",
-            ])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("cargo runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+        let metadata = cargo_metadata();
         let names: BTreeMap<&str, &str> = list(&metadata["packages"])
             .map(|package| (text(&package["id"]), text(&package["name"])))
             .collect();

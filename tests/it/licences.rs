@@ -1,8 +1,8 @@
 //! Every dependency is permissive, and no unknown C library comes in by a `-sys` crate.
 
-use std::process::Command;
-
 use serde_json::Value;
+
+use crate::support::cargo_metadata;
 
 const ALLOWED: &[&str] = &[
     "MIT",
@@ -37,24 +37,10 @@ const SYS_CRATES: &[&str] = &[
 ];
 
 fn packages() -> Vec<Value> {
-    let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
-        .args([
-            "metadata",
-            "--format-version=1",
-            "--locked",
-            "--filter-platform",
-            "x86_64-unknown-linux-gnu",
-        ])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
-    metadata["packages"].as_array().expect("packages").clone()
+    cargo_metadata()["packages"]
+        .as_array()
+        .expect("packages")
+        .clone()
 }
 
 /// An SPDX expression of `AND`, `OR` and parentheses holds if the allowed licences satisfy it.

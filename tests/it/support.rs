@@ -132,3 +132,18 @@ pub fn attempt(command: &mut Command) -> Result<String, String> {
         Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
     }
 }
+
+/// What cargo says of this workspace and everything it depends on.
+pub fn cargo_metadata() -> serde_json::Value {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let text = run(Command::new(cargo)
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--filter-platform",
+            "x86_64-unknown-linux-gnu",
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR")));
+    serde_json::from_str(&text).expect("cargo writes JSON")
+}

@@ -38,6 +38,9 @@ pub mod table;
 pub mod watch;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use negotiate::{Negotiated, Offer};
 use path::PathInfo;
 use query::Query;
@@ -130,6 +133,7 @@ impl Front {
             *request.method(),
             Method::GET | Method::HEAD | Method::OPTIONS
         );
+        let head_only = *request.method() == Method::HEAD;
         let metrics = Arc::clone(&self.config.metrics);
         let running = metrics.start(read_only, long_running);
         let errors_as = error_form(request.headers(), &query);
@@ -152,6 +156,9 @@ impl Front {
         let code = response.status().as_u16();
         metrics.observe(labels, code, started.elapsed(), long_running);
         respond::add_common_headers(&mut response, &audit_id);
+        if head_only {
+            *response.body_mut() = sampan_net::empty();
+        }
         response
     }
 

@@ -22,6 +22,7 @@ use rustls::pki_types::CertificateDer;
 use sampan_util::Shutdown;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::io::{Body, BoxedIo};
@@ -35,6 +36,8 @@ const MAX_STREAMS: u32 = 1000;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_HEADER_BYTES: u32 = 1024 * 1024;
+/// An idle connection costs a few kilobytes; more of them than this are an attack or a bug.
+const MAX_CONNECTIONS: usize = 10_000;
 
 /// The other end of a connection.
 #[derive(Debug)]
@@ -85,12 +88,17 @@ impl Server {
     pub async fn serve(self, listener: TcpListener, shutdown: Shutdown) {
         let graceful = GracefulShutdown::new();
         let cut = Shutdown::new();
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let server = Arc::new(self);
         loop {
             tokio::select! {
                 () = shutdown.wait() => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
+                        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                            tracing::warn!(%address, "refused: too many connections");
+                            continue;
+                        };
                         let connection = Arc::clone(&server)
                             .connection(stream, address, graceful.watcher());
                         let cut = cut.clone();
@@ -99,6 +107,7 @@ impl Server {
                                 () = cut.wait() => {}
                                 () = connection => {}
                             }
+                            drop(place);
                         });
                     }
                     Err(error) => rest_after(&error).await,

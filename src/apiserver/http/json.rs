@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
-
 /// One member of an object: where its key (with quotes) and its value stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
@@ -57,35 +55,43 @@ fn is_key(text: &[u8], key: &Range<usize>, name: &str) -> bool {
     text[key.start + 1..key.end - 1] == *name.as_bytes()
 }
 
-/// The object without its `kind` and `apiVersion`, as items of typed lists are sent.
-pub fn without_type(object: &Bytes, kind: &str, api_version: &str) -> Bytes {
-    for prefix in [
-        format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#),
-        format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}","#),
-    ] {
-        if object.starts_with(prefix.as_bytes()) {
-            let mut out = BytesMut::with_capacity(object.len() - prefix.len() + 1);
-            out.extend_from_slice(b"{");
-            out.extend_from_slice(&object[prefix.len()..]);
-            return out.freeze();
+/// Writes objects without their `kind` and `apiVersion`, as items of typed lists are sent.
+pub struct Bare {
+    /// How the objects begin as they are stored: found, nothing has to be searched.
+    prefix: Vec<u8>,
+}
+
+impl Bare {
+    pub fn new(kind: &str, api_version: &str) -> Self {
+        let prefix = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#);
+        Self {
+            prefix: prefix.into_bytes(),
         }
     }
-    let Some(members) = members(object) else {
-        return object.clone();
-    };
-    let mut out = BytesMut::with_capacity(object.len());
-    out.extend_from_slice(b"{");
-    for member in members {
-        if is_key(object, &member.key, "kind") || is_key(object, &member.key, "apiVersion") {
-            continue;
+
+    pub fn append(&self, out: &mut Vec<u8>, object: &[u8]) {
+        if let Some(rest) = object.strip_prefix(self.prefix.as_slice()) {
+            out.push(b'{');
+            out.extend_from_slice(rest);
+            return;
         }
-        if out.len() > 1 {
-            out.extend_from_slice(b",");
+        let Some(members) = members(object) else {
+            out.extend_from_slice(object);
+            return;
+        };
+        out.push(b'{');
+        let mut first = true;
+        for member in members {
+            if is_key(object, &member.key, "kind") || is_key(object, &member.key, "apiVersion") {
+                continue;
+            }
+            if !std::mem::take(&mut first) {
+                out.push(b',');
+            }
+            out.extend_from_slice(&object[member.key.start..member.value.end]);
         }
-        out.extend_from_slice(&object[member.key.start..member.value.end]);
+        out.push(b'}');
     }
-    out.extend_from_slice(b"}");
-    out.freeze()
 }
 
 fn skip_space(text: &[u8], mut at: usize) -> usize {
@@ -203,10 +209,14 @@ mod tests {
         assert_eq!(member(text, "a").unwrap(), br#"{"kind":"x}"}"#);
         assert_eq!(member(text, "c").unwrap(), b"-1e3");
         assert_eq!(member(text, "d"), None);
-        let stripped = without_type(&Bytes::from_static(text), "Pod", "v1");
-        assert_eq!(stripped, r#"{"a":{"kind":"x}"},"b":[1,2],"c":-1e3}"#);
-        let ordered = Bytes::from_static(br#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#);
-        assert_eq!(without_type(&ordered, "Pod", "v1"), r#"{"metadata":{}}"#);
+        let stripped = |text: &[u8]| {
+            let mut out = Vec::new();
+            Bare::new("Pod", "v1").append(&mut out, text);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(stripped(text), r#"{"a":{"kind":"x}"},"b":[1,2],"c":-1e3}"#);
+        let ordered = br#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#;
+        assert_eq!(stripped(ordered), r#"{"metadata":{}}"#);
         assert_eq!(members(b"{}").unwrap(), []);
         for broken in [&b"[]"[..], b"{", b"{\"a\"", b"{\"a\":", b"{\"a\":\"\\"] {
             assert_eq!(members(broken), None);

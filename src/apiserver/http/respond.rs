@@ -154,29 +154,45 @@ pub fn list_response(
             let items = list.items.iter().map(|item| partial(item, version));
             ("PartialObjectMetadataList", version, items.collect())
         }
-        None if form.bare_items => {
-            let kind_of_item = kind.strip_suffix("List").unwrap_or(kind);
-            let bare = |item| json::without_type(item, kind_of_item, api_version);
-            (kind, api_version, list.items.iter().map(bare).collect())
-        }
         None => (kind, api_version, list.items.clone()),
     };
+    let item_kind = kind.strip_suffix("List").unwrap_or(kind);
     if form.negotiated.media == MediaType::Protobuf {
-        let item_kind = kind.strip_suffix("List").unwrap_or(kind);
         let document = wire::list(kind, api_version, item_kind, list, &items)
             .ok_or_else(super::negotiate::not_acceptable)?;
         let mut response = Response::new(full(document));
         set(&mut response, CONTENT_TYPE, MediaType::Protobuf.as_str());
         return Ok(response);
     }
+    let bare = form.bare_items && form.negotiated.transform.is_none();
+    let items = Items {
+        all: items,
+        bare: bare.then(|| json::Bare::new(item_kind, api_version)),
+    };
     Ok(assemble(kind, api_version, list, items, form))
+}
+
+/// A list's items, and how they are written.
+struct Items {
+    all: Vec<Bytes>,
+    /// Without their types.
+    bare: Option<json::Bare>,
+}
+
+impl Items {
+    fn append(bare: Option<&json::Bare>, out: &mut Vec<u8>, item: &Bytes) {
+        match bare {
+            Some(bare) => bare.append(out, item),
+            None => out.extend_from_slice(item),
+        }
+    }
 }
 
 fn assemble(
     kind: &str,
     api_version: &str,
     list: &List,
-    items: Vec<Bytes>,
+    items: Items,
     form: &Form,
 ) -> Response<Body> {
     let mut head = format!(
@@ -186,22 +202,23 @@ fn assemble(
         list_metadata(list)
     )
     .into_bytes();
-    let size: usize = items.iter().map(|item| item.len() + 1).sum();
+    let size: usize = items.all.iter().map(|item| item.len() + 1).sum();
     let plain = form.negotiated.media == MediaType::Json && !form.negotiated.pretty;
     if !plain || size < CHUNK_BYTES {
         head.reserve(size + 4);
-        for (index, item) in items.iter().enumerate() {
+        for (index, item) in items.all.iter().enumerate() {
             if index > 0 {
                 head.push(b',');
             }
-            head.extend_from_slice(item);
+            Items::append(items.bare.as_ref(), &mut head, item);
         }
         head.extend_from_slice(b"]}\n");
         return render(200, head.into(), form);
     }
     let chunks = Chunks {
         head: Some(head),
-        items: items.into_iter(),
+        items: items.all.into_iter(),
+        bare: items.bare,
         first: true,
         done: false,
     };
@@ -242,6 +259,7 @@ fn take(encoder: &mut GzEncoder<Vec<u8>>) -> Bytes {
 struct Chunks {
     head: Option<Vec<u8>>,
     items: std::vec::IntoIter<Bytes>,
+    bare: Option<json::Bare>,
     first: bool,
     done: bool,
 }
@@ -264,7 +282,7 @@ impl Iterator for Chunks {
             if !std::mem::take(&mut self.first) {
                 chunk.push(b',');
             }
-            chunk.extend_from_slice(&item);
+            Items::append(self.bare.as_ref(), &mut chunk, &item);
         }
         Some(chunk.into())
     }

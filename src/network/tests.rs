@@ -139,7 +139,7 @@ fn host_ports_lead_to_their_pod_and_end_with_it() {
     let reply = lab.call("ADD", &web, json!({"runtimeConfig": ports}));
     assert!(matches!(reply, Reply::Result(_)), "{reply:?}");
     let ports = json!({"portMappings": [
-        {"hostPort": 8081, "containerPort": 8080, "protocol": "tcp", "hostIP": "127.0.0.1"}]});
+        {"HostPort": 8081, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": "127.0.0.1"}]});
     let reply = lab.call("ADD", &bound, json!({"runtimeConfig": ports}));
     assert!(matches!(reply, Reply::Result(_)), "{reply:?}");
     lab::serve_name(&web.namespace, 8080, "web");
@@ -209,11 +209,12 @@ fn bad_calls_get_the_codes_of_the_specification() {
         failure(lab.call("ADD", &pod, old)).0,
         code::INCOMPATIBLE_VERSION
     );
-    let ports = json!({"runtimeConfig": {"portMappings": "x"}});
-    assert_eq!(
-        failure(lab.call("ADD", &pod, ports)).0,
-        code::INVALID_CONFIG
-    );
+    let too_large = json!([{"hostPort": 70000, "containerPort": 1}]);
+    for bad in [json!("x"), json!([{"hostPort": 1}]), too_large] {
+        let ports = json!({"runtimeConfig": {"portMappings": bad}});
+        let (number, _) = failure(lab.call("ADD", &pod, ports));
+        assert_eq!(number, code::INVALID_CONFIG);
+    }
     let left = std::fs::read_dir(lab.settings.paths.addresses()).unwrap();
     assert!(left.count() <= 1, "nothing stays allocated");
 }

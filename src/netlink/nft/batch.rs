@@ -469,6 +469,18 @@ fn encode_types(
     if key.len() > 1 || size.is_some() {
         w.nest(9, |w| encode_description(w, key, size));
     }
+    if matches!(key, [KeyType::Integer | KeyType::Mark]) {
+        w.bytes(13, &host_byte_order());
+    }
+}
+
+/// A note for `nft list`, which would otherwise show such keys with their bytes swapped.
+fn host_byte_order() -> Vec<u8> {
+    const KEY_BYTE_ORDER: u8 = 0;
+    const HOST: u32 = 1;
+    let mut data = vec![KEY_BYTE_ORDER, 4];
+    data.extend_from_slice(&HOST.to_ne_bytes());
+    data
 }
 
 fn encode_description(w: &mut Writer, key: &[KeyType], size: Option<u32>) {

@@ -323,10 +323,32 @@ fn port_mappings(request: &Request) -> Result<Vec<PortMapping>, Failure> {
     if given.is_null() {
         return Ok(Vec::new());
     }
-    let all: Vec<PortMapping> = serde_json::from_value(given.clone()).map_err(|error| {
-        Failure::new(code::INVALID_CONFIG, format!("bad portMappings: {error}"))
+    let all = given.as_array().into_iter().flatten().map(port_mapping);
+    let all: Option<Vec<_>> = all.collect();
+    let all = all.filter(|_| given.is_array()).ok_or_else(|| {
+        let text = format!("bad portMappings: {given}");
+        Failure::new(code::INVALID_CONFIG, text)
     })?;
     Ok(all.into_iter().filter(|m| m.host_port != 0).collect())
+}
+
+/// Runtimes write `hostPort` or `HostPort`: those written in Go read either.
+fn port_mapping(given: &Value) -> Option<PortMapping> {
+    let fields = given.as_object()?;
+    let field = |name: &str| {
+        let found = fields
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value)
+    };
+    let number = |name| u16::try_from(field(name)?.as_u64()?).ok();
+    let text = |name| Some(field(name)?.as_str()?.to_owned());
+    Some(PortMapping {
+        host_port: number("hostPort")?,
+        container_port: number("containerPort")?,
+        protocol: text("protocol").unwrap_or_else(|| "tcp".into()),
+        host_ip: text("hostIP").unwrap_or_default(),
+    })
 }
 
 fn result_of(allocation: &Allocation) -> Attached {

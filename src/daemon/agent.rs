@@ -150,6 +150,7 @@ async fn run_node(
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let mut parts = JoinSet::new();
+    node.announce(&mut parts);
     node.spawn_network(network, &mut parts);
     node.spawn_proxy(&mut parts)?;
     let mut runtime = tokio::select! {
@@ -188,6 +189,18 @@ impl Node<'_> {
         settings.cluster_cidrs = ranges(&self.membership.cluster.cluster_cidrs)?;
         settings.service_cidrs = ranges(&self.membership.cluster.service_cidrs)?;
         Ok(settings)
+    }
+
+    /// Makes the node known at once: its pods' range is assigned while the runtime starts.
+    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) {
+        let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings());
+        parts.spawn(async move {
+            // The kubelet registers the node in any case, a little later.
+            if let Err(error) = sampan_kubelet::node::announce(&client, &settings).await {
+                tracing::debug!(%error, "the node cannot be announced yet");
+            }
+            Ok(())
+        });
     }
 
     fn spawn_network(

@@ -2,7 +2,7 @@
 //! and pods can be bound without it. Upstream counterpart: `lifecycle/predicate`.
 
 use crate::cgroup::resources::request;
-use crate::plan::Verdict;
+use crate::plan::{ResizePending, Verdict};
 use crate::pod;
 use crate::qos::{Amounts, amount};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
@@ -17,7 +17,8 @@ pub struct NodeRoom<'a> {
 
 /// Why the pod cannot run here, if it cannot.
 pub fn judge(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
-    too_large(pod, room)
+    unsafe_sysctl(pod)
+        .or_else(|| too_large(pod, room))
         .or_else(|| wrong_node(pod, room))
         .or_else(|| taken_ports(pod, room))
 }
@@ -30,6 +31,50 @@ fn refused(reason: &str, message: String) -> Verdict {
     }
 }
 
+/// Kernel parameters that a pod may set, since they touch nothing but its own namespaces.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+fn unsafe_sysctl(pod: &Pod) -> Option<Verdict> {
+    let context = pod::spec(pod).security_context.as_ref()?;
+    let names = context.sysctls.iter().flatten();
+    let mut names = names.map(|s| s.name.replace('/', "."));
+    let forbidden = names.find(|name| !SAFE_SYSCTLS.contains(&name.as_str()))?;
+    Some(refused(
+        "SysctlForbidden",
+        format!("forbidden sysctl: {forbidden:?} not allowlisted"),
+    ))
+}
+
+/// Why a running pod cannot have what it asks for.
+pub fn judge_resize(pod: &Pod, allocatable: &Amounts, others: &[&Pod]) -> Option<ResizePending> {
+    let short = |others: &[&Pod]| shortage(pod, allocatable, others);
+    let pending = |reason: &'static str, short: Shortage| ResizePending {
+        reason,
+        message: short.message,
+    };
+    short(&[])
+        .map(|s| pending("Infeasible", s))
+        .or_else(|| short(others).map(|s| pending("Deferred", s)))
+}
+
+struct Shortage {
+    resource: String,
+    message: String,
+}
+
 fn too_large(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
     let count = i64::try_from(room.pods.len()).unwrap_or(i64::MAX);
     let capacity = amount(Some(room.allocatable), "pods").value();
@@ -39,17 +84,18 @@ fn too_large(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
         );
         return Some(refused("OutOfpods", message));
     }
+    shortage(pod, room.allocatable, room.pods)
+        .map(|short| refused(&format!("OutOf{}", short.resource), short.message))
+}
+
+fn shortage(pod: &Pod, allocatable: &Amounts, others: &[&Pod]) -> Option<Shortage> {
     for name in requested(pod) {
         let wanted = request(pod, &name);
         if wanted.is_zero() {
             continue;
         }
-        let used: i128 = room
-            .pods
-            .iter()
-            .map(|p| request(p, &name).nano_value())
-            .sum();
-        let available = amount(Some(room.allocatable), &name);
+        let used: i128 = others.iter().map(|p| request(p, &name).nano_value()).sum();
+        let available = amount(Some(allocatable), &name);
         if used + wanted.nano_value() <= available.nano_value() {
             continue;
         }
@@ -64,7 +110,10 @@ fn too_large(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
             used / scale,
             available.nano_value() / scale
         );
-        return Some(refused(&format!("OutOf{name}"), message));
+        return Some(Shortage {
+            resource: name,
+            message,
+        });
     }
     None
 }
@@ -208,6 +257,23 @@ mod tests {
         let none = pod("0");
         let full = [&none, &none, &none];
         assert_eq!(reason(&none, &full).unwrap().0, "OutOfpods");
+    }
+
+    #[test]
+    fn unsafe_sysctls_are_refused() {
+        let sets = |name: &str| {
+            let sysctls = json!([{"name": name, "value": "1"}]);
+            pod_of(json!({"containers": [], "securityContext": {"sysctls": sysctls}}))
+        };
+        assert_eq!(reason(&sets("kernel/shm_rmid_forced"), &[]), None);
+        let refused = reason(&sets("kernel.msgmax"), &[]).unwrap();
+        assert_eq!(
+            refused,
+            (
+                "SysctlForbidden".to_owned(),
+                "Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted".to_owned()
+            )
+        );
     }
 
     #[test]

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::backoff::Backoff;
-use crate::plan::{Busy, Observed, Plan, ProbeState, StartFailure, Verdict, Volumes, plan_pod};
+use crate::plan::{
+    Busy, Observed, Plan, ProbeState, ResizePending, StartFailure, Verdict, Volumes, plan_pod,
+};
 use crate::pod;
 use crate::state::{Instance, PodRuntime, RunState, Sandbox};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
@@ -52,6 +54,8 @@ pub(crate) struct World {
     pub(crate) failures: HashMap<String, StartFailure>,
     pub(crate) crashes: Backoff,
     pub(crate) redefined: HashSet<String>,
+    pub(crate) actuated: HashMap<String, ResourceRequirements>,
+    pub(crate) resize_pending: Option<ResizePending>,
     pub(crate) volumes: Volumes,
     pub(crate) busy: Busy,
     pub(crate) verdict: Option<Verdict>,
@@ -72,6 +76,8 @@ impl World {
             failures: HashMap::new(),
             crashes: Backoff::default(),
             redefined: HashSet::new(),
+            actuated: HashMap::new(),
+            resize_pending: None,
             volumes: Volumes::Mounted,
             busy: Busy::default(),
             verdict: None,
@@ -132,6 +138,9 @@ impl World {
             failures: &self.failures,
             crashes: &self.crashes,
             redefined: &self.redefined,
+            actuated: &self.actuated,
+            resize_pending: self.resize_pending.as_ref(),
+            resize_error: None,
             volumes: self.volumes,
             mount_retry_at: None,
             busy: &self.busy,

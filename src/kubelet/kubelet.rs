@@ -228,6 +228,12 @@ impl Kubelet {
                 watch.run(shutdown).await;
             }
         });
+        let rotation = crate::log_rotation::run(
+            Arc::clone(&self.views),
+            context.runtime.clone(),
+            shutdown.clone(),
+        );
+        task::spawn("log-rotation", rotation);
         let manager = Manager::new(
             context,
             Arc::clone(&self.views),

@@ -15,7 +15,7 @@ use crate::relist::SeenPod;
 use crate::state::PodRuntime;
 use crate::worker::Worker;
 use crate::worker::mailbox::Mailbox;
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, ResourceRequirements};
 use sampan_client::{Change, Lister};
 use sampan_util::{Shutdown, task};
 use std::collections::HashMap;
@@ -77,6 +77,8 @@ struct Running {
     mailbox: Arc<Mailbox>,
     pod: Arc<Pod>,
     was_refused: bool,
+    /// Its resize waits for room.
+    is_deferred: bool,
 }
 
 impl Manager {
@@ -137,6 +139,7 @@ impl Manager {
             Note::Runtime(seen) => seen.into_iter().for_each(|pod| self.see(pod)),
             Note::Retired(uid) => {
                 self.workers.remove(&uid);
+                self.judge_deferred();
             }
         }
     }
@@ -144,8 +147,12 @@ impl Manager {
     fn apply(&mut self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_owned();
         if let Some(running) = self.workers.get_mut(&uid) {
+            let asks_anew = resources_of(&running.pod) != resources_of(&pod);
             running.pod = Arc::clone(&pod);
             running.mailbox.put(|mail| mail.pod = Some(pod));
+            if asks_anew {
+                self.judge_resize(&uid);
+            }
             return;
         }
         let verdict = self.judge(&pod);
@@ -160,18 +167,53 @@ impl Manager {
             return None;
         }
         let node = self.node.get(None, &self.context.node_name);
-        let others: Vec<&Pod> = self
-            .workers
-            .values()
-            .filter(|r| !r.was_refused && !pod::is_terminal_phase(pod::phase(&r.pod)))
-            .map(|r| &*r.pod)
-            .collect();
+        let others = self.others(pod::uid(pod));
         let room = NodeRoom {
             node: node.as_deref(),
             allocatable: &self.context.around.allocatable,
             pods: &others,
         };
         admission::judge(pod, &room)
+    }
+
+    /// Whether the node can give a running pod what it asks for by now.
+    fn judge_resize(&mut self, uid: &str) {
+        let Some(running) = self.workers.get(uid) else {
+            return;
+        };
+        let others = self.others(uid);
+        let pending =
+            admission::judge_resize(&running.pod, &self.context.around.allocatable, &others);
+        let is_deferred = pending.as_ref().is_some_and(|p| p.reason == "Deferred");
+        let Some(running) = self.workers.get_mut(uid) else {
+            return;
+        };
+        running.is_deferred = is_deferred;
+        running.mailbox.put(|mail| mail.resize = Some(pending));
+    }
+
+    /// A pod has left: what was deferred may have become possible.
+    fn judge_deferred(&mut self) {
+        let deferred: Vec<String> = self
+            .workers
+            .iter()
+            .filter(|(_, running)| running.is_deferred)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in deferred {
+            self.judge_resize(&uid);
+        }
+    }
+
+    /// The pods that take up room beside this one.
+    fn others(&self, uid: &str) -> Vec<&Pod> {
+        self.workers
+            .iter()
+            .filter(|(other, _)| *other != uid)
+            .map(|(_, running)| running)
+            .filter(|r| !r.was_refused && !pod::is_terminal_phase(pod::phase(&r.pod)))
+            .map(|r| &*r.pod)
+            .collect()
     }
 
     /// The runtime holds something else of this pod than its worker saw.
@@ -211,6 +253,7 @@ impl Manager {
             mailbox,
             pod,
             was_refused,
+            is_deferred: false,
         };
         self.workers.insert(uid.clone(), running);
         let (shutdown, notes) = (self.shutdown.clone(), self.notes.clone());
@@ -224,6 +267,12 @@ impl Manager {
     pub fn find_leftovers(context: &Context) -> Vec<SeenPod> {
         orphans::on_disk(&context.dirs)
     }
+}
+
+fn resources_of(pod: &Pod) -> Vec<Option<ResourceRequirements>> {
+    pod::containers(pod)
+        .map(|(_, c)| c.resources.clone())
+        .collect()
 }
 
 fn notes_of(change: &Change<Pod>) -> Vec<Note> {

@@ -14,6 +14,7 @@ use crate::settings::Settings;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference};
 use lease::Renewal;
+pub use register::announce;
 use sampan_client::{Client, Patch, Recorder};
 use sampan_cri::runtime::v1::{
     ListImagesRequest, RuntimeCondition, StatusRequest, StatusResponse, VersionRequest,

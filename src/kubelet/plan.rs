@@ -6,6 +6,7 @@
 //! of `kuberuntime` and the state machine of `pod_workers`.
 
 mod containers;
+mod resize;
 mod stop;
 
 #[cfg(test)]
@@ -16,13 +17,14 @@ use crate::pod;
 use crate::state::PodRuntime;
 use crate::status;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 pub use containers::{
     Changes, SandboxNeed, changes, crash_key, in_crash_backoff, needs_start, sandbox_need,
 };
+pub use resize::{Resize, ResizePending, is_resizing, resize_of};
 pub use stop::{MINIMUM_GRACE, Stop, termination_grace};
 
 /// Verdicts of the probes on one run of a container; `None` until a threshold was reached.
@@ -73,6 +75,7 @@ pub struct Busy {
     pub killing: HashMap<String, i64>,
     pub stopping_sandboxes: HashSet<String>,
     pub removing: HashSet<String>,
+    pub resizing: bool,
     pub releasing: bool,
     pub deleting: bool,
     pub purging: bool,
@@ -89,6 +92,12 @@ pub struct Observed<'a> {
     pub crashes: &'a Backoff,
     /// Ids of containers killed because their definition changed.
     pub redefined: &'a HashSet<String>,
+    /// What runs of containers were given, by id.
+    pub actuated: &'a HashMap<String, ResourceRequirements>,
+    /// The node cannot give what the pod asks for.
+    pub resize_pending: Option<&'a ResizePending>,
+    /// Why the last resize failed.
+    pub resize_error: Option<&'a str>,
     pub volumes: Volumes,
     /// Setting up volumes failed; not to be tried again before.
     pub mount_retry_at: Option<Timestamp>,
@@ -126,6 +135,8 @@ pub enum Action {
         /// The kill is due to a changed definition.
         redefined: bool,
     },
+    /// Give these running containers what they ask for.
+    Resize(Vec<String>),
     StopSandbox(String),
     RemoveContainer(String),
     RemoveSandbox(String),
@@ -147,6 +158,7 @@ impl fmt::Display for Action {
             Self::Start(names) => write!(f, "start {}", names.join(",")),
             Self::CancelStart => write!(f, "cancel start"),
             Self::Kill { name, grace, .. } => write!(f, "kill {name} in {grace}s"),
+            Self::Resize(names) => write!(f, "resize {}", names.join(",")),
             Self::StopSandbox(id) => write!(f, "stop sandbox {id}"),
             Self::RemoveContainer(id) => write!(f, "remove container {id}"),
             Self::RemoveSandbox(id) => write!(f, "remove sandbox {id}"),
@@ -246,6 +258,9 @@ fn plan_running(observed: &Observed<'_>, plan: &mut Plan) {
         return;
     }
     plan.actions.extend(changes.kill.iter().cloned());
+    if !changes.resize.is_empty() && !busy.resizing {
+        plan.actions.push(Action::Resize(changes.resize.clone()));
+    }
     // Runs being removed must not be taken for the newest ones.
     if !busy.removing.is_empty() && !pod::init_containers(observed.pod).is_empty() {
         return;

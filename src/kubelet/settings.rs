@@ -48,7 +48,7 @@ impl Settings {
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             max_pods: Self::DEFAULT_MAX_PODS,
             port: Self::DEFAULT_PORT,
-            version: "v1.36.0".to_owned(),
+            version: concat!("v1.36.2+sampan", env!("CARGO_PKG_VERSION")).to_owned(),
             architecture: architecture(),
         }
     }

@@ -14,7 +14,7 @@ use crate::state::{PodRuntime, Sandbox};
 use crate::volumes::MountedVolumes;
 use crate::worker::disk::Disk;
 use crate::{hosts, resolv, text};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use sampan_cri::runtime::v1::{
     CreateContainerRequest, Mount, PodSandboxConfig, StartContainerRequest, StopContainerRequest,
 };
@@ -29,12 +29,19 @@ pub struct Failure {
 }
 
 /// What the sequence tells while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     /// The container exists and its process runs; its hook may still be busy.
-    Running(String),
+    Running(Box<Running>),
     Started(String),
     Failed(String, Failure),
+}
+
+/// A run that has begun, and what it was given.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Running {
+    pub id: String,
+    pub resources: ResourceRequirements,
 }
 
 /// A sequence of containers to start in one sandbox.
@@ -132,7 +139,10 @@ impl Sequence {
             return Err(self.failed(container, Failure { reason, message }));
         }
         self.note(container, false, "Started", "Container started".to_owned());
-        report(Progress::Running(container.name.clone()));
+        report(Progress::Running(Box::new(Running {
+            id: id.clone(),
+            resources: container.resources.clone().unwrap_or_default(),
+        })));
         self.after_start(container, &id).await
     }
 

@@ -7,6 +7,7 @@ mod conditions;
 mod containers;
 mod patch;
 mod phase;
+mod resources;
 
 #[cfg(test)]
 mod tests;
@@ -62,14 +63,22 @@ pub fn render(observed: &Observed<'_>, verdict: Option<&Verdict>) -> Rendered {
     };
     status.phase = Some(reported.to_owned());
     if previous.phase.as_deref() == Some(reported) {
-        status.reason = previous.reason.clone();
-        status.message = previous.message.clone();
+        // Others may have said something about the phase; it stands as long as the phase does.
+        let api = observed.pod.status.as_ref();
+        let said = |of: fn(&PodStatus) -> &Option<String>| {
+            of(previous)
+                .clone()
+                .or_else(|| api.and_then(|s| of(s).clone()))
+        };
+        status.reason = said(|s| &s.reason);
+        status.message = said(|s| &s.message);
     }
     if let Some(verdict) = verdict.filter(|_| reported == "Failed") {
         status.reason = Some(verdict.reason.clone());
         status.message = Some(verdict.message.clone());
     }
     set_addresses(observed, &mut status);
+    resources::render(observed.pod, &mut status);
     conditions::render(observed, &mut status);
     Rendered {
         status,

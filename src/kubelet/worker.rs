@@ -138,6 +138,7 @@ impl Worker {
                 self.needs_refresh = false;
                 self.memory.is_observed = true;
                 self.context.relister.note(&uid, &observer.state);
+                self.memory.note_runs();
             }
             Err(error) => {
                 tracing::debug!(pod = %pod::describe(&self.memory.pod), %error, "the runtime does not answer");
@@ -156,6 +157,9 @@ impl Worker {
         if let Some(verdict) = mail.verdict {
             self.memory.verdict.get_or_insert(verdict);
         }
+        if let Some(pending) = mail.resize {
+            self.memory.resize_pending = pending;
+        }
         if mail.objects_changed {
             self.memory.objects_changed();
         }
@@ -170,7 +174,9 @@ impl Worker {
 
     fn accept_progress(&mut self, progress: Progress) {
         match progress {
-            Progress::Running(_) => {}
+            Progress::Running(run) => {
+                self.memory.actuated.insert(run.id, run.resources);
+            }
             Progress::Started(name) => {
                 self.memory.busy.starting.remove(&name);
                 self.memory.failures.remove(&name);
@@ -234,6 +240,7 @@ impl Worker {
                 busy.removing.remove(&id);
                 self.needs_refresh = true;
             }
+            Some(Done::Resized(outcome)) => memory.accept_resize(*outcome),
             Some(Done::Released(ok)) => {
                 busy.releasing = false;
                 if ok {
@@ -434,6 +441,12 @@ impl Worker {
                 }
                 let is_first = self.memory.busy.killing.insert(id.clone(), grace).is_none();
                 self.spawn(scope.kill(id, name, message, grace, is_first));
+            }
+            Action::Resize(names) => {
+                self.memory.busy.resizing = true;
+                let runs = self.memory.runs_of(&names);
+                let failures = self.memory.resize_failures;
+                self.spawn(scope.resize(runs, failures));
             }
             Action::StopSandbox(id) => {
                 self.memory.busy.stopping_sandboxes.insert(id.clone());

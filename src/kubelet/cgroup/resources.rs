@@ -99,7 +99,7 @@ pub fn limit(pod: &Pod, resource: &str) -> Option<Quantity> {
 }
 
 /// The most that is used at one time, given what each container uses.
-fn peak(pod: &Pod, of: impl Fn(&Container) -> Quantity) -> Quantity {
+pub(crate) fn peak(pod: &Pod, of: impl Fn(&Container) -> Quantity) -> Quantity {
     let mut sidecars = Quantity::ZERO;
     let mut starting = Quantity::ZERO;
     for container in pod::init_containers(pod) {

@@ -77,6 +77,18 @@ impl View {
 }
 
 impl Views {
+    /// All containers that run now.
+    pub fn running(&self) -> Vec<ContainerRef> {
+        let views = self.read();
+        let all = views.values().flat_map(|view| {
+            let running = view.runtime.instances.iter();
+            running
+                .filter(|i| i.state == RunState::Running)
+                .map(|i| view.reference(i))
+        });
+        all.collect()
+    }
+
     fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<View, LookupError> {
         let views = self.read();
         let matching = views.values().filter(|view| {

@@ -1,6 +1,9 @@
 //! Makes sure that the node's object exists and carries its labels.
 
+use super::status::{self, Facts, Health};
+use crate::machine::{Disk, MachineInfo, Memory};
 use crate::settings::Settings;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sampan_client::{Client, Error, Patch};
@@ -23,6 +26,26 @@ pub fn labels(settings: &Settings) -> BTreeMap<String, String> {
         .collect();
     all.extend(settings.labels.clone());
     all
+}
+
+/// Makes the node known before its runtime has started, so that whoever prepares for it (the range
+/// of its pods) can begin. The node is not ready by this.
+pub async fn announce(client: &Client, settings: &Settings) -> Result<(), Error> {
+    let health = Health {
+        runtime: Err("container runtime status check may not have completed yet".to_owned()),
+        disk: Disk::read(&settings.agent_dir).unwrap_or_default(),
+        memory: Memory::read(),
+        ..Health::default()
+    };
+    let facts = Facts {
+        settings,
+        machine: &MachineInfo::read(),
+        runtime_version: "",
+        images: &[],
+        health: &health,
+    };
+    let status = status::render(&facts, &NodeStatus::default(), Timestamp::now());
+    register(client, settings, status).await.map(|_| ())
 }
 
 /// Creates the node, or takes over the one that is there.

@@ -1,6 +1,6 @@
 //! Which containers have to start or stop, given what the runtime holds.
 
-use super::{Action, Observed, ProbeState, stop};
+use super::{Action, Observed, ProbeState, Resize, resize_of, stop};
 use crate::pod;
 use crate::state::{Instance, RunState};
 use jiff::Timestamp;
@@ -23,6 +23,8 @@ pub struct Changes {
     pub start: Vec<String>,
     pub start_ephemeral: Vec<String>,
     pub kill: Vec<Action>,
+    /// Containers whose resources are to change while they run.
+    pub resize: Vec<String>,
 }
 
 /// Whether the pod's sandbox is missing, dead, of the wrong kind or without an address.
@@ -140,7 +142,10 @@ fn plan_regular_containers(observed: &Observed<'_>, changes: &mut Changes) {
                         kept += usize::from(comes_back);
                         push_kill(observed, changes, action);
                     }
-                    None => kept += 1,
+                    None => {
+                        kept += 1;
+                        plan_resize(observed, container, latest, changes);
+                    }
                 }
             }
             latest => {
@@ -158,6 +163,31 @@ fn plan_regular_containers(observed: &Observed<'_>, changes: &mut Changes) {
     if kept == 0 && changes.start.is_empty() {
         changes.kill_pod = true;
         changes.start_init.clear();
+    }
+}
+
+fn plan_resize(
+    observed: &Observed<'_>,
+    container: &Container,
+    run: &Instance,
+    changes: &mut Changes,
+) {
+    if observed.resize_pending.is_some() {
+        return;
+    }
+    match resize_of(observed, container, run) {
+        None => {}
+        Some(Resize::InPlace) => changes.resize.push(container.name.clone()),
+        Some(Resize::ByRestart) => {
+            let action = Action::Kill {
+                id: run.id.clone(),
+                name: container.name.clone(),
+                message: format!("Container {} resize requires restart", container.name),
+                grace: stop::termination_grace(observed.pod),
+                redefined: true,
+            };
+            push_kill(observed, changes, action);
+        }
     }
 }
 
@@ -350,6 +380,7 @@ impl InitWalk<'_, '_> {
         if has_started {
             self.reach_next(index);
         }
+        plan_resize(self.observed, container, run, self.changes);
     }
 
     /// This init container is done (or up): the next one, or the regular ones, may start.

@@ -227,3 +227,34 @@ fn a_created_container_is_started_again() {
         .run("a", Created, 0);
     assert_eq!(world.actions(), "start a");
 }
+
+#[test]
+fn resources_change_in_place_or_by_restart() {
+    let spec = json!({"containers": [{"name": "a", "image": "x", "resources": {"requests": {"cpu": "200m"}}}]});
+    let mut world = World::new(spec).with_sandbox().run("a", Running, 0);
+    let has = json!({"requests": {"cpu": "0.2"}});
+    world
+        .actuated
+        .insert("a-0".into(), serde_json::from_value(has).unwrap());
+    assert_eq!(world.actions(), "");
+    let has = json!({"requests": {"cpu": "100m"}});
+    world
+        .actuated
+        .insert("a-0".into(), serde_json::from_value(has).unwrap());
+    assert_eq!(world.actions(), "resize a");
+    let status = serde_json::to_value(world.plan().status).unwrap();
+    let row = &status["containerStatuses"][0];
+    assert_eq!(row["resources"]["requests"]["cpu"], "100m");
+    assert_eq!(row["allocatedResources"]["cpu"], "200m");
+    assert_eq!(status["conditions"][0]["type"], "PodResizeInProgress");
+    world.resize_pending = Some(ResizePending {
+        reason: "Deferred",
+        message: "m".into(),
+    });
+    assert_eq!(world.actions(), "");
+    world.resize_pending = None;
+    let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    world.pod.spec.as_mut().unwrap().containers[0].resize_policy =
+        serde_json::from_value(policy).unwrap();
+    assert_eq!(world.actions(), "kill a in 2s");
+}

@@ -1,6 +1,6 @@
 //! The conditions of a pod that the kubelet owns. Upstream counterpart: `status/generate`.
 
-use crate::plan::{Observed, sandbox_need};
+use crate::plan::{Observed, is_resizing, sandbox_need};
 use crate::pod;
 use crate::status::wire_time;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
@@ -12,6 +12,9 @@ const OWNED: [&str; 5] = [
     "ContainersReady",
     "PodScheduled",
 ];
+
+/// There only while they hold.
+const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// A condition's status with its reason and message.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,8 +47,9 @@ pub(super) fn render(observed: &Observed<'_>, status: &mut PodStatus) {
         .and_then(|s| s.conditions.as_deref())
         .unwrap_or_default()
         .iter()
-        .filter(|c| !OWNED.contains(&c.type_.as_str()));
+        .filter(|c| !OWNED.contains(&c.type_.as_str()) && !RESIZE.contains(&c.type_.as_str()));
     let mut conditions: Vec<PodCondition> = others.cloned().collect();
+    conditions.extend(resize(observed));
     let containers_ready = containers_ready(observed, status);
     let findings = [
         sandbox_ready(observed),
@@ -79,6 +83,28 @@ fn condition(observed: &Observed<'_>, kind: &str, finding: Finding) -> PodCondit
             .and_then(|c| c.last_transition_time.clone())
             .or_else(|| Some(wire_time(observed.now))),
     }
+}
+
+fn resize(observed: &Observed<'_>) -> Option<PodCondition> {
+    let [pending, in_progress] = RESIZE;
+    let (kind, reason, message) = match observed.resize_pending {
+        Some(why) => (pending, Some(why.reason), Some(why.message.clone())),
+        None if observed.is_stopping() || !is_resizing(observed) => return None,
+        None => {
+            let error = observed.resize_error;
+            (
+                in_progress,
+                error.map(|_| "Error"),
+                error.map(str::to_owned),
+            )
+        }
+    };
+    let finding = Finding {
+        is_true: true,
+        reason,
+        message,
+    };
+    Some(condition(observed, kind, finding))
 }
 
 fn sandbox_ready(observed: &Observed<'_>) -> Finding {

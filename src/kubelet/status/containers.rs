@@ -136,14 +136,25 @@ impl Row<'_, '_> {
     fn with_run(&self, newest: &Instance, older: Option<&Instance>) -> ContainerStatus {
         let before = self.before;
         let container_id = container_id(newest);
-        let resources = self.container.resources.clone().unwrap_or_default();
+        let asked = self.container.resources.clone().unwrap_or_default();
+        // A run has what it was given, which may not be what is asked for by now.
+        let given = self.observed.actuated.get(&newest.id);
+        let resources = given
+            .filter(|_| newest.state == RunState::Running)
+            .cloned()
+            .unwrap_or_else(|| asked.clone());
+        let allocated = if self.observed.resize_pending.is_some() {
+            &resources
+        } else {
+            &asked
+        };
         let restarts = i32::try_from(newest.restart_count).unwrap_or(i32::MAX);
         let mut row = ContainerStatus {
             image: newest.image.clone(),
             image_id: newest.image_ref.clone(),
             container_id: Some(container_id.clone()),
             restart_count: before.map_or(restarts, |b| restarts.max(b.restart_count)),
-            allocated_resources: resources.requests.clone(),
+            allocated_resources: allocated.requests.clone(),
             resources: Some(resources),
             user: user(newest),
             state: Some(self.state(newest)),

@@ -2,6 +2,7 @@
 //! waits out its back-off before it ends, so that it is not asked for again at once.
 
 use crate::cgroup;
+use crate::config;
 use crate::context::Context;
 use crate::dirs::PodDirs;
 use crate::events::container_reference;
@@ -16,13 +17,14 @@ use crate::volumes::{self, MountedVolumes, resolve};
 use crate::worker::disk::Disk;
 use crate::{hooks, plan};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use sampan_client::{DeleteOptions, Patch};
 use sampan_cri::Error;
 use sampan_cri::runtime::v1::{
     RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StopPodSandboxRequest,
+    UpdateContainerResourcesRequest,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,6 +41,13 @@ pub struct MountOutcome {
     pub is_complete: bool,
 }
 
+/// What containers were given, and what went wrong.
+#[derive(Debug, Default)]
+pub struct ResizeOutcome {
+    pub given: Vec<(String, ResourceRequirements)>,
+    pub error: Option<String>,
+}
+
 #[derive(Debug)]
 pub enum Done {
     Mounted(Box<MountOutcome>),
@@ -46,6 +55,7 @@ pub enum Done {
     /// The sequence that was to start these containers has ended.
     Started(Vec<String>),
     Killed(String),
+    Resized(Box<ResizeOutcome>),
     SandboxStopped(String),
     Removed(String),
     Released(bool),
@@ -282,8 +292,11 @@ impl Scope {
         } else {
             let log = crate::config::container::log_path(&name, restart_count);
             let log = self.dirs.logs.join(log);
-            // A log that is not there needs no removing.
-            let _gone = tokio::fs::remove_file(log).await;
+            let parts = crate::log_rotation::put_aside(&log).unwrap_or_default();
+            for part in parts.iter().chain([&log]) {
+                // A log that is not there needs no removing.
+                let _gone = tokio::fs::remove_file(part).await;
+            }
         }
         Done::Removed(id)
     }
@@ -304,6 +317,70 @@ impl Scope {
             pause(1).await;
         }
         Done::Removed(id)
+    }
+
+    /// Gives running containers what they ask for, within a pod cgroup that holds it.
+    pub async fn resize(self, runs: Vec<(String, String)>, failures: u32) -> Done {
+        self.note_resize("ResizeStarted", "Pod resize started", "");
+        // Growing needs the pod's bounds to grow first, shrinking needs them to shrink last.
+        let _grown = self.prepare_cgroup().await;
+        let mut outcome = ResizeOutcome::default();
+        for (id, name) in runs {
+            match self.resize_container(&id, &name).await {
+                Ok(resources) => outcome.given.push((id, resources)),
+                Err(error) => outcome.error = Some(error),
+            }
+        }
+        if let Err(error) = self.prepare_cgroup().await {
+            outcome.error.get_or_insert(error);
+        }
+        match &outcome.error {
+            None => self.note_resize("ResizeCompleted", "Pod resize completed", ""),
+            Some(error) => {
+                self.note_resize("ResizeError", "Pod resize error", error);
+                pause(failures).await;
+            }
+        }
+        Done::Resized(Box::new(outcome))
+    }
+
+    async fn resize_container(&self, id: &str, name: &str) -> Result<ResourceRequirements, String> {
+        let Some((_, container)) = pod::find_container(&self.pod, name) else {
+            return Err(format!("container {name} not found"));
+        };
+        let node_memory = self.context.node_memory;
+        let resources = config::container::resources(&self.pod, &container, node_memory);
+        let request = UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(resources),
+            ..UpdateContainerResourcesRequest::default()
+        };
+        let updated = self.context.runtime.update_container_resources(request);
+        updated.await.map_err(|error| text::grpc(&error))?;
+        Ok(container.resources.clone().unwrap_or_default())
+    }
+
+    fn note_resize(&self, reason: &str, words: &str, error: &str) {
+        let spec = pod::spec(&self.pod);
+        let rows = |containers: &[Container]| -> Vec<Value> {
+            let row = |c: &Container| json!({"name": c.name, "resources": c.resources});
+            containers.iter().map(row).collect()
+        };
+        let mut summary = json!({"containers": rows(&spec.containers),
+            "generation": self.pod.metadata.generation});
+        if let Some(init) = &spec.init_containers {
+            summary["initContainers"] = Value::Array(rows(init));
+        }
+        if !error.is_empty() {
+            summary["error"] = error.into();
+        }
+        let message = format!("{words}: {summary}");
+        let recorder = &self.context.recorder;
+        if error.is_empty() {
+            recorder.normal(&*self.pod, reason, message);
+        } else {
+            recorder.warning(&*self.pod, reason, message);
+        }
     }
 
     /// Takes down mounts and cgroup once nothing runs any more.

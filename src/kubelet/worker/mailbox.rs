@@ -1,6 +1,6 @@
 //! What others tell a worker: kept as state, so that many messages are one wake-up.
 
-use crate::plan::Verdict;
+use crate::plan::{ResizePending, Verdict};
 use crate::probes;
 use crate::start::Progress;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,6 +13,8 @@ pub struct Mail {
     pub pod: Option<Arc<Pod>>,
     pub is_gone: bool,
     pub verdict: Option<Verdict>,
+    /// Whether the node can give what the pod asks for now.
+    pub resize: Option<Option<ResizePending>>,
     /// The runtime holds something else than the worker saw.
     pub runtime_changed: bool,
     /// An object that the pod shows has changed.

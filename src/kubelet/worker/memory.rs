@@ -1,17 +1,19 @@
 //! What a worker remembers of its pod between two plans.
 
-use super::jobs::MountOutcome;
+use super::jobs::{MountOutcome, ResizeOutcome};
 use crate::backoff::Backoff;
 use crate::objects::Held;
 use crate::observe::Observer;
-use crate::plan::{Busy, Observed, ProbeState, StartFailure, Verdict, Volumes, crash_key};
+use crate::plan::{
+    Busy, Observed, ProbeState, ResizePending, StartFailure, Verdict, Volumes, crash_key,
+};
 use crate::pod;
 use crate::probes::Kind;
 use crate::state::{Instance, RunState};
 use crate::volumes::MountedVolumes;
 use crate::volumes::token::Tokens;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,6 +41,10 @@ pub(super) struct Memory {
     /// An event has told that the network is missing.
     pub network_announced: bool,
     pub redefined: HashSet<String>,
+    pub actuated: HashMap<String, ResourceRequirements>,
+    pub resize_pending: Option<ResizePending>,
+    pub resize_error: Option<String>,
+    pub resize_failures: u32,
     pub held: Option<Arc<Held>>,
     pub volumes: Volumes,
     pub mounted: MountedVolumes,
@@ -98,6 +104,9 @@ impl Memory {
             failures: &self.failures,
             crashes: &self.crashes,
             redefined: &self.redefined,
+            actuated: &self.actuated,
+            resize_pending: self.resize_pending.as_ref(),
+            resize_error: self.resize_error.as_deref(),
             volumes,
             mount_retry_at: self.mount_retry_at,
             busy: &self.busy,
@@ -198,6 +207,52 @@ impl Memory {
             Kind::Liveness => state.liveness = Some(verdict),
             Kind::Readiness => state.readiness = Some(verdict),
         }
+    }
+
+    /// Runs found at start have what the status said of them; those gone are forgotten.
+    pub fn note_runs(&mut self) {
+        let state = &self.observer.state;
+        self.actuated
+            .retain(|id, _| state.instances.iter().any(|i| i.id == *id));
+        self.probes
+            .retain(|id, _| state.instances.iter().any(|i| i.id == *id));
+        for run in state.live() {
+            if self.actuated.contains_key(&run.id) {
+                continue;
+            }
+            let rows = self.previous.container_statuses.iter().flatten();
+            let init = self.previous.init_container_statuses.iter().flatten();
+            let known = rows.chain(init).find(|row| {
+                let id = row.container_id.as_deref().unwrap_or_default();
+                row.name == run.name && id.ends_with(&run.id)
+            });
+            let asked = || {
+                let container = pod::find_container(&self.pod, &run.name)?.1;
+                container.resources.clone()
+            };
+            let has = known.and_then(|row| row.resources.clone());
+            let has = has.or_else(asked).unwrap_or_default();
+            self.actuated.insert(run.id.clone(), has);
+        }
+    }
+
+    /// The ids and names of the newest runs.
+    pub fn runs_of(&self, names: &[String]) -> Vec<(String, String)> {
+        let state = &self.observer.state;
+        names
+            .iter()
+            .filter_map(|name| Some((state.latest(name)?.id.clone(), name.clone())))
+            .collect()
+    }
+
+    pub fn accept_resize(&mut self, outcome: ResizeOutcome) {
+        self.busy.resizing = false;
+        self.actuated.extend(outcome.given);
+        self.resize_failures = match &outcome.error {
+            Some(_) => self.resize_failures + 1,
+            None => 0,
+        };
+        self.resize_error = outcome.error;
     }
 
     pub fn instance(&self, id: &str) -> Option<&Instance> {

@@ -3,7 +3,7 @@
 //! Watches Services, pods, nodes (for zones) and its own slices; writes only slices that carry its
 //! `managed-by` label. [`packing`] decides which endpoint stands in which slice.
 
-mod packing;
+pub(crate) mod packing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{Settings, json, owner, pods};
 
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -117,7 +117,7 @@ fn zone_of(node: &Node) -> Option<&str> {
     labels.get(ZONE).map(String::as_str)
 }
 
-fn type_of(family: Family) -> &'static str {
+pub(crate) fn type_of(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
         Family::V6 => "IPv6",
@@ -319,7 +319,7 @@ fn new_slice(
 }
 
 /// The write that brings an existing slice up to date.
-fn update(slice: &packing::Kept, labels: &BTreeMap<String, String>) -> Option<Action> {
+pub(crate) fn update(slice: &packing::Kept, labels: &BTreeMap<String, String>) -> Option<Action> {
     let old = &slice.slice;
     let mut change = json!({});
     if slice.changed {

@@ -7,9 +7,11 @@
 mod affinity;
 pub mod aggregation;
 mod backends;
+pub mod cronjob;
 pub mod csr;
 pub mod daemonset;
 pub mod deployment;
+pub mod disruption;
 pub mod endpoints;
 pub mod endpointslice;
 #[cfg(test)]
@@ -19,6 +21,7 @@ mod history;
 pub mod job;
 pub mod json;
 pub mod labels;
+pub mod mirroring;
 pub mod namespace;
 pub mod nodeipam;
 pub mod nodelifecycle;
@@ -31,6 +34,7 @@ pub mod runtime;
 pub mod serviceaccount;
 pub mod statefulset;
 pub mod tainteviction;
+pub mod ttl;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,11 +49,14 @@ use sampan_client::{Client, Informers};
 use sampan_util::{Clock, Shutdown, task};
 
 use aggregation::AggregationController;
+use cronjob::CronJobController;
 use daemonset::DaemonSetController;
 use deployment::DeploymentController;
+use disruption::DisruptionController;
 use endpoints::EndpointsController;
 use endpointslice::EndpointSliceController;
 use job::JobController;
+use mirroring::MirroringController;
 use nodeipam::NodeIpamController;
 use nodelifecycle::NodeLifecycleController;
 use podgc::PodGarbageCollector;
@@ -60,6 +67,7 @@ use runtime::{Context, Entry, entry};
 use serviceaccount::ServiceAccountController;
 use statefulset::StatefulSetController;
 use tainteviction::TaintEvictionController;
+use ttl::TtlController;
 
 /// Every controller, in the order in which they start.
 pub const CONTROLLERS: &[Entry] = &[
@@ -85,8 +93,12 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<DaemonSetController>(),
     entry::<StatefulSetController>(),
     entry::<JobController>(),
+    entry::<CronJobController>(),
+    entry::<TtlController>(),
+    entry::<DisruptionController>(),
     entry::<EndpointSliceController>(),
     entry::<EndpointsController>(),
+    entry::<MirroringController>(),
 ];
 
 /// What controllers need to know about the cluster.

@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-pub(super) const MOST_ENDPOINTS: usize = 100;
+pub(crate) const MOST_ENDPOINTS: usize = 100;
 
 /// Endpoints that share their ports.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Group {
-    pub(super) ports: Vec<EndpointPort>,
-    pub(super) endpoints: Vec<Endpoint>,
+pub(crate) struct Group {
+    pub(crate) ports: Vec<EndpointPort>,
+    pub(crate) endpoints: Vec<Endpoint>,
 }
 
 /// A slice that stays, with what it is to hold.
-pub(super) struct Kept {
-    pub(super) slice: Arc<EndpointSlice>,
-    pub(super) content: Group,
+pub(crate) struct Kept {
+    pub(crate) slice: Arc<EndpointSlice>,
+    pub(crate) content: Group,
     /// Whether the content differs from what the slice holds.
-    pub(super) changed: bool,
+    pub(crate) changed: bool,
 }
 
 #[derive(Default)]
-pub(super) struct Packed {
-    pub(super) kept: Vec<Kept>,
-    pub(super) created: Vec<Group>,
-    pub(super) deleted: Vec<Arc<EndpointSlice>>,
+pub(crate) struct Packed {
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) created: Vec<Group>,
+    pub(crate) deleted: Vec<Arc<EndpointSlice>>,
 }
 
 /// Ports in an order that does not depend on who wrote them.
@@ -48,7 +48,7 @@ fn identity(endpoint: &Endpoint) -> (Vec<String>, Option<String>) {
 }
 
 /// Spreads the groups over the existing slices and as few new ones as possible.
-pub(super) fn pack(groups: Vec<Group>, existing: &[Arc<EndpointSlice>]) -> Packed {
+pub(crate) fn pack(groups: Vec<Group>, existing: &[Arc<EndpointSlice>]) -> Packed {
     let mut packed = Packed::default();
     let mut rest: Vec<Arc<EndpointSlice>> = existing.to_vec();
     for group in groups {

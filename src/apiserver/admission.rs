@@ -12,17 +12,20 @@ use crate::registry::server::Core;
 mod certificate;
 mod default_class;
 mod default_toleration;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod node_taint;
 mod priority;
+mod runtime_class;
 mod service_account;
+mod storage;
 
 /// All plugins. Slots of plugins that are still to come are named where they belong.
 pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>) -> Chain {
     let plugins: Vec<Arc<dyn Admission>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle(core.clone())),
-        // LimitRanger
+        Arc::new(limit_ranger::LimitRanger(core.clone())),
         Arc::new(service_account::ServiceAccount(core.clone())),
         Arc::new(node_restriction::NodeRestriction(core.clone())),
         Arc::new(node_taint::TaintNodesByCondition),
@@ -30,7 +33,9 @@ pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>)
         Arc::new(priority::Priority(core.clone())),
         Arc::new(default_toleration::DefaultTolerationSeconds),
         Arc::new(default_class::DefaultStorageClass(core.clone())),
-        // StorageObjectInUseProtection, PersistentVolumeClaimResize, RuntimeClass
+        // StorageObjectInUseProtection comes with the controllers that take its finalizers away.
+        Arc::new(storage::ClaimResize(core.clone())),
+        Arc::new(runtime_class::RuntimeClass(core.clone())),
         Arc::new(certificate::CertificateApproval(authorizer.clone())),
         Arc::new(certificate::CertificateSigning(authorizer.clone())),
         Arc::new(certificate::CertificateSubjectRestriction),
@@ -71,13 +76,24 @@ fn cached(
 
 /// All objects of a resource, as trees.
 fn all(core: &Core, group: &str, plural: &str) -> Vec<Value> {
+    under(core, group, plural, None)
+}
+
+/// All objects of a resource in a namespace, as trees.
+fn all_in(core: &Core, group: &str, plural: &str, namespace: &str) -> Vec<Value> {
+    under(core, group, plural, Some(namespace))
+}
+
+fn under(core: &Core, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Value> {
     let Some(row) = core.row(group, plural) else {
         return Vec::new();
     };
+    let prefix = row.key(namespace, "");
     let snapshot = core.cache.snapshot(&core.cache.bucket(&row));
     snapshot
         .map
-        .iter_from("")
+        .iter_from(&prefix)
+        .take_while(|object| object.key.starts_with(prefix.as_str()))
         .filter_map(|object| serde_json::from_slice(&object.bytes).ok())
         .collect()
 }

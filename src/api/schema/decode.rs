@@ -10,8 +10,35 @@ use crate::time;
 
 /// A value that does not fit its type; the text is what follows "cannot be handled as a KIND: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DecodeError(pub String);
+#[error("{text}")]
+pub struct DecodeError {
+    pub text: String,
+    /// How it is told of a tree that was never text: the result of a strategic merge.
+    pub of_tree: String,
+}
+
+impl DecodeError {
+    fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            of_tree: text.clone(),
+            text,
+        }
+    }
+}
+
+/// Go's word for a value of a tree.
+fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "invalid",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    }
+}
 
 /// What happens to fields the schema does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,10 +158,21 @@ impl Decoder {
             Value::Array(_) => "array".to_owned(),
             Value::Object(_) => "object".to_owned(),
         };
-        Err(DecodeError(format!(
+        let text = format!(
             "json: cannot unmarshal {found} into Go struct field {} of type {wanted}",
             self.path.trim_start_matches('.')
-        )))
+        );
+        let kind = go_kind(value);
+        let of_tree = match wanted {
+            "map" => format!("cannot restore map from {kind}"),
+            "slice" | "[]uint8" => format!("cannot restore slice from {kind}"),
+            "string" | "bool" | "int32" | "int64" | "float64" => {
+                format!("unrecognized type: {wanted}")
+            }
+            "resource.Quantity" => text.clone(),
+            _ => format!("cannot restore struct from: {kind}"),
+        };
+        Err(DecodeError { text, of_tree })
     }
 
     fn bytes(&self, value: &mut Value) -> Result<(), DecodeError> {
@@ -147,7 +185,7 @@ impl Decoder {
         }
         match base64::engine::general_purpose::STANDARD.decode(text.as_bytes()) {
             Ok(_) => Ok(()),
-            Err(error) => Err(DecodeError(format!(
+            Err(error) => Err(DecodeError::new(format!(
                 "illegal base64 data at input byte {}",
                 illegal_byte(text, &error)
             ))),
@@ -170,7 +208,7 @@ impl Decoder {
             }
             None => {
                 let quoted = crate::field::go_quote(text);
-                Err(DecodeError(format!(
+                Err(DecodeError::new(format!(
                     "parsing time {quoted} as \"2006-01-02T15:04:05Z07:00\": cannot parse {quoted} as \"2006\""
                 )))
             }
@@ -188,7 +226,7 @@ impl Decoder {
                 *value = Value::String(quantity.to_string());
                 Ok(())
             }
-            Err(error) => Err(DecodeError(error.to_string())),
+            Err(error) => Err(DecodeError::new(error.to_string())),
         }
     }
 
@@ -210,7 +248,7 @@ impl Decoder {
                 .try_for_each(|item| self.value(inner, item)),
             (Or::Strings, Value::Array(items)) if items.iter().all(Value::is_string) => Ok(()),
             (_, Value::Object(_)) => self.value(inner, value),
-            (Or::Bool, _) => Err(DecodeError("boolean or JSON schema expected".to_owned())),
+            (Or::Bool, _) => Err(DecodeError::new("boolean or JSON schema expected")),
             (Or::Array | Or::Strings, _) => self.mismatch(value, "v1.JSONSchemaProps"),
         }
     }
@@ -365,7 +403,7 @@ mod tests {
     #[test]
     fn wrong_types() {
         let pod = of_kind("", "v1", "Pod").unwrap();
-        let error = |mut value: Value| pod.decode(&mut value).unwrap_err().0;
+        let error = |mut value: Value| pod.decode(&mut value).unwrap_err().text;
         assert_eq!(
             error(json!({"spec": {"containers": [{"name": 1}]}})),
             "json: cannot unmarshal number into Go struct field spec.containers[0].name of type string"
@@ -377,7 +415,7 @@ mod tests {
         let secret = of_kind("", "v1", "Secret").unwrap();
         let mut value = json!({"data": {"a": "%%%"}});
         assert_eq!(
-            secret.decode(&mut value).unwrap_err().0,
+            secret.decode(&mut value).unwrap_err().text,
             "illegal base64 data at input byte 0"
         );
     }

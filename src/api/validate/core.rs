@@ -148,6 +148,31 @@ pub(crate) fn namespace(namespace: &Value, errors: &mut ErrorList) {
     }
 }
 
+/// What the `finalize` door lets through.
+pub(crate) fn finalize(namespace: &Value, errors: &mut ErrorList) {
+    let path = SPEC.child("finalizers");
+    for (index, name) in items(namespace, &["spec", "finalizers"]).iter().enumerate() {
+        finalizer(
+            name.as_str().unwrap_or_default(),
+            &path.index(index),
+            errors,
+        );
+    }
+}
+
+pub(crate) fn namespace_status(namespace: &Value, errors: &mut ErrorList) {
+    let phase = text(namespace, &["status", "phase"]);
+    let deleting = !at(namespace, &["metadata", "deletionTimestamp"]).is_null();
+    let path = Path::new("status.phase");
+    if !deleting && phase != "Active" {
+        let why = "may only be 'Active' if `deletionTimestamp` is empty";
+        errors.invalid(&path, phase, why);
+    } else if deleting && phase != "Terminating" {
+        let why = "may only be 'Terminating' if `deletionTimestamp` is not empty";
+        errors.invalid(&path, phase, why);
+    }
+}
+
 fn finalizer(name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     let before = errors.len();
     label_name(name, path, errors);

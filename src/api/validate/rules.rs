@@ -222,6 +222,12 @@ const CLUSTER_ROLE_BINDING: Rules =
         access::same_role(new, old, errors);
     });
 
+const NAMESPACE: Rules = Rules {
+    status: |new, _, errors| core::namespace_status(new, errors),
+    doors: &[("finalize", |new, _, errors| core::finalize(new, errors))],
+    ..Rules::of(core::namespace)
+};
+
 const NODE: Rules = Rules {
     status: core::node_update,
     warnings: warning::node,
@@ -259,7 +265,7 @@ const RULES: &[(&str, &str, &Rules)] = &[
     ("", "Endpoints", &Rules::of(core::endpoints)),
     ("", "Event", &EVENT),
     ("", "LimitRange", &Rules::of(core::limit_range)),
-    ("", "Namespace", &Rules::of(core::namespace)),
+    ("", "Namespace", &NAMESPACE),
     ("", "Node", &NODE),
     ("", "PersistentVolume", &VOLUME),
     (

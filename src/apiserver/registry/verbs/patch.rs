@@ -71,8 +71,10 @@ impl Source for Patched {
             PatchType::Strategic => self.patch.clone(),
             _ => object.clone(),
         };
-        let unknown = codec::to_storage(call, &mut object)
-            .map_err(|error| bad_result(&shown, &error.to_string()))?;
+        let unknown = codec::to_storage(call, &mut object).map_err(|error| match self.kind {
+            PatchType::Strategic => bad_result(&shown, &error.of_tree),
+            _ => bad_result(&shown, &error.text),
+        })?;
         patching::strictness(call, &shown, unknown)?;
         Ok(object)
     }

@@ -170,7 +170,7 @@ impl Front {
         query: Query,
     ) -> Result<Response<Body>, Status> {
         // Who wants to join has no credentials that mean anything before it trusts us.
-        if info.path == "/cacerts" {
+        if info.path == "/cacerts" && *request.method() == Method::GET {
             let text = self.config.authorities_pem.clone();
             return Ok(respond::text_response(http::StatusCode::OK, text));
         }

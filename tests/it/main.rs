@@ -3,6 +3,7 @@
 
 mod layers;
 mod licences;
+mod rolling;
 mod rows;
 mod support;
 mod two_nodes;

@@ -1,6 +1,8 @@
 //! What the tests stand on: a running `sampan`, network namespaces, kubectl, images made from local files.
 
+pub mod cluster;
 pub mod image;
+pub mod load;
 pub mod netns;
 pub mod process;
 
@@ -82,6 +84,11 @@ pub fn tools() -> PathBuf {
         folder.display()
     );
     folder
+}
+
+/// Whether the long forms of the tests are asked for.
+pub fn long() -> bool {
+    std::env::var("SAMPAN_TEST_LONG").is_ok_and(|value| value == "1")
 }
 
 /// Repeats `check` until it gives a value; the last `Err` is the message of the failure.

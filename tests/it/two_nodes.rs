@@ -1,97 +1,14 @@
 //! The spine: a Deployment runs on two nodes, with kubectl as users call it.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::support::netns::{self, Namespace};
-use crate::support::process::Sampan;
-use crate::support::{Scratch, attempt, eventually, image, run};
-
-const IMAGE: &str = "sampan.test/web:1";
-const NEXT_IMAGE: &str = "sampan.test/web:2";
-const MINUTE: Duration = Duration::from_secs(60);
-
-struct Cluster {
-    server: Sampan,
-    agent: Sampan,
-    nodes: [Namespace; 2],
-    _scratch: Scratch,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        let scratch = Scratch::new("two");
-        let nodes = netns::pair();
-        let [a, b] = ["a", "b"].map(|name| scratch.path().join(name));
-        image::write(&a.join("d/agent/images/web.tar"), &[IMAGE, NEXT_IMAGE]);
-        std::fs::create_dir_all(b.join("d/agent/images")).unwrap();
-        std::fs::copy(
-            a.join("d/agent/images/web.tar"),
-            b.join("d/agent/images/web.tar"),
-        )
-        .unwrap();
-        let server = start_server(&a, &nodes[0]);
-        wait_ready(&server, "a");
-        let token = std::fs::read_to_string(server.data_dir.join("server/node-token")).unwrap();
-        let agent = Sampan::start(
-            "agent",
-            &b,
-            Some(&nodes[1]),
-            &[
-                format!("--server=https://{}:6443", nodes[0].address),
-                format!("--token={}", token.trim()),
-                "--node-name=b".to_owned(),
-                format!("--node-ip={}", nodes[1].address),
-            ],
-        );
-        wait_ready(&server, "b");
-        Self {
-            server,
-            agent,
-            nodes,
-            _scratch: scratch,
-        }
-    }
-
-    fn kubectl(&self, arguments: &str) -> String {
-        run(&mut self.server.kubectl(arguments))
-    }
-
-    /// A shell line in the client Pod.
-    fn in_client(&self, line: &str) -> Result<String, String> {
-        attempt(
-            &mut self
-                .server
-                .kubectl_args(&["exec", "client", "--", "sh", "-c", line]),
-        )
-    }
-}
-
-fn start_server(folder: &Path, namespace: &Namespace) -> Sampan {
-    Sampan::start(
-        "server",
-        folder,
-        Some(namespace),
-        &[
-            "--node-name=a".to_owned(),
-            format!("--node-ip={}", namespace.address),
-            format!("--write-kubeconfig={}", folder.join("kubeconfig").display()),
-        ],
-    )
-}
-
-fn wait_ready(server: &Sampan, node: &str) {
-    eventually(&format!("node {node} is Ready"), MINUTE, || {
-        let command = format!("wait --for=condition=Ready node/{node} --timeout=1s");
-        attempt(&mut server.kubectl(&command))
-    });
-}
+use crate::support::cluster::{Cluster, IMAGE, MINUTE, NEXT_IMAGE};
+use crate::support::{attempt, eventually, run};
 
 #[test]
 fn a_deployment_runs_on_two_nodes() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start("two");
     deploys_and_scales(&cluster);
     answers_on_both_nodes(&cluster);
     streams(&cluster);
@@ -141,14 +58,14 @@ fn answers_on_both_nodes(cluster: &Cluster) {
     );
     for url in &urls {
         let answer = eventually(&format!("{url} answers in a Pod"), MINUTE, || {
-            cluster.in_client(&format!("curl -sS -m 3 {url}"))
+            cluster.in_pod("client", &format!("curl -sS -m 3 {url}"))
         });
         assert!(answer.starts_with("web-"), "{url}: {answer}");
     }
     let line =
         format!("for i in $(seq 100); do curl -sS -m 3 http://{address}/; done | sort -u | wc -l");
     assert_eq!(
-        cluster.in_client(&line).unwrap().trim(),
+        cluster.in_pod("client", &line).unwrap().trim(),
         "4",
         "replicas met through the ClusterIP"
     );
@@ -178,11 +95,11 @@ fn streams(cluster: &Cluster) {
     assert_eq!(follow.unwrap(), "star");
     assert_eq!(
         cluster
-            .in_client("echo out; echo err >&2; hostname")
+            .in_pod("client", "echo out; echo err >&2; hostname")
             .unwrap(),
         "out\nclient\n"
     );
-    let failed = cluster.in_client("exit 3").unwrap_err();
+    let failed = cluster.in_pod("client", "exit 3").unwrap_err();
     assert!(failed.contains("exit code 3"), "{failed}");
     let mut child = cluster
         .server
@@ -272,29 +189,11 @@ fn survives_restart(mut cluster: Cluster) {
     let before = ids(&cluster);
     cluster.agent.terminate();
     cluster.server.kill();
-    let folder = cluster.server.data_dir.parent().unwrap().to_owned();
-    cluster.server = start_server(&folder, &cluster.nodes[0]);
-    let folder = cluster.agent.data_dir.parent().unwrap().to_owned();
-    cluster.agent = Sampan::start(
-        "agent",
-        &folder,
-        Some(&cluster.nodes[1]),
-        &[
-            format!("--server=https://{}:6443", cluster.nodes[0].address),
-            "--node-name=b".to_owned(),
-            format!("--node-ip={}", cluster.nodes[1].address),
-            format!(
-                "--token={}",
-                std::fs::read_to_string(cluster.server.data_dir.join("server/node-token"))
-                    .unwrap()
-                    .trim()
-            ),
-        ],
-    );
-    wait_ready(&cluster.server, "a");
-    wait_ready(&cluster.server, "b");
+    cluster.start_server();
+    cluster.start_agent();
+    cluster.wait_ready();
     eventually("exec works again", MINUTE, || {
-        cluster.in_client("curl -sS -m 3 http://web/")
+        cluster.in_pod("client", "curl -sS -m 3 http://web/")
     });
     assert_eq!(ids(&cluster), before, "containers after a restart");
     cluster.kubectl("delete deployment web");

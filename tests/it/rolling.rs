@@ -26,12 +26,16 @@ fn deployment() -> String {
     )
 }
 
-const CLIENT_MARK: &str = "1000000.25";
+/// How long the client sleeps: by that its process is found.
+fn client_mark() -> String {
+    format!("1000000.{}", std::process::id())
+}
 
 fn client_pod() -> String {
+    let mark = client_mark();
     format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: client}}, spec: {{nodeName: b, terminationGracePeriodSeconds: 0, \
-         containers: [{{name: main, image: '{IMAGE}', command: [sleep, '{CLIENT_MARK}']}}]}}}}"
+         containers: [{{name: main, image: '{IMAGE}', command: [sleep, '{mark}']}}]}}}}"
     )
 }
 
@@ -45,7 +49,7 @@ fn a_rolling_update_fails_no_request() {
     cluster.kubectl("wait --for=condition=Ready pod/client --timeout=60s");
     let address = cluster.kubectl("get service web -o jsonpath={.spec.clusterIP}");
     let target: SocketAddr = format!("{}:80", address.trim()).parse().unwrap();
-    let pod = namespace_of_process(CLIENT_MARK).expect("the client Pod's process");
+    let pod = namespace_of_process(&client_mark()).expect("the client Pod's process");
     let [a, b] = [0, 1].map(|index| cluster.nodes[index].path());
     every_replica_answers(&b, target);
 

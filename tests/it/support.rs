@@ -41,26 +41,61 @@ impl Drop for Scratch {
     }
 }
 
-/// Ends containers that outlived their node (they are meant to) and takes away mounts below the folder.
+/// Ends containers that outlived their nodes (they are meant to) and takes away what the nodes mounted.
 fn release(folder: &Path) {
-    let inside = |text: &str| text.contains(&*folder.to_string_lossy());
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = entry.file_name().to_string_lossy().into_owned();
-        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let arguments = String::from_utf8_lossy(&arguments);
-        if arguments.contains("containerd") && inside(&arguments) {
-            for child in children(&pid) {
-                signal_kill(&child);
-            }
-            signal_kill(&pid);
+    let mut places = runtime_states(folder);
+    for pid in processes_of_runtimes(folder) {
+        for child in children(&pid) {
+            signal_kill(&child);
         }
+        signal_kill(&pid);
     }
+    places.push(folder.to_owned());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for line in mounts.lines().rev() {
-        if let Some(path) = line.split(' ').nth(1).filter(|path| inside(path)) {
-            let _unmounted = Command::new("umount").args(["-l", path]).status();
+        let path = Path::new(line.split(' ').nth(1).unwrap_or_default());
+        if places.iter().any(|place| path.starts_with(place)) {
+            let _unmounted = Command::new("umount").arg("-l").arg(path).status();
         }
     }
+    for state in runtime_states(folder) {
+        if let Err(error) = std::fs::remove_dir_all(&state) {
+            eprintln!("cannot remove {}: {error}", state.display());
+        }
+    }
+}
+
+/// Where the container runtimes of the nodes below a folder keep sockets and running containers.
+fn runtime_states(folder: &Path) -> Vec<PathBuf> {
+    let mut states = Vec::new();
+    let nodes = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for node in nodes.map(|entry| entry.path()).chain([folder.to_owned()]) {
+        let config = node.join("d/agent/containerd/config.toml");
+        let text = std::fs::read_to_string(config).unwrap_or_default();
+        let state = text.lines().find_map(|line| line.strip_prefix("state = "));
+        states.extend(state.map(|path| PathBuf::from(path.trim_matches('"'))));
+    }
+    states
+}
+
+/// containerd and its shims, of the nodes below a folder.
+pub fn processes_of_runtimes(folder: &Path) -> Vec<String> {
+    let mut marks = runtime_states(folder);
+    marks.push(folder.to_owned());
+    let ours = |arguments: &str| {
+        marks
+            .iter()
+            .any(|mark| arguments.contains(&*mark.to_string_lossy()))
+    };
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments);
+        if arguments.contains("containerd") && ours(&arguments) {
+            pids.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    pids
 }
 
 fn children(pid: &str) -> Vec<String> {

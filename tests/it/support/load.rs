@@ -168,7 +168,7 @@ fn describe(step: &str, error: &std::io::Error) -> String {
     }
 }
 
-/// The network namespace of the process whose command line holds `mark`, as `nsenter --net=` takes it.
+/// The network namespace of the `sleep` process whose command line holds `mark`, as `nsenter --net=` takes it.
 pub fn namespace_of_process(mark: &str) -> Option<String> {
     std::fs::read_dir("/proc")
         .ok()?

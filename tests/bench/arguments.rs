@@ -8,6 +8,8 @@ use anyhow::{Context, bail};
 use sampan_client::{Client, Credentials, HttpsTransport};
 use sampan_pki::Identity;
 
+use crate::kubeconfig::{self, Access};
+
 #[derive(Default)]
 pub(crate) struct Arguments {
     pub(crate) measurement: String,
@@ -60,11 +62,24 @@ impl Arguments {
 
     /// A transport with a connection of its own.
     pub(crate) fn transport(&self) -> anyhow::Result<HttpsTransport> {
+        let access = self.access()?;
+        Ok(HttpsTransport::new(
+            &access.server,
+            access.authority_pem.as_deref(),
+            &access.credentials,
+            "sampan-bench",
+        )?)
+    }
+
+    fn access(&self) -> anyhow::Result<Access> {
         let read = |name: &str| -> anyhow::Result<Option<String>> {
             let path = self.text(name);
             path.map(|path| std::fs::read_to_string(path).with_context(|| path.to_owned()))
                 .transpose()
         };
+        if let Some(text) = read("kubeconfig")? {
+            return kubeconfig::parse(&text);
+        }
         let credentials = match (self.text("token"), read("cert")?, read("key")?) {
             (Some(token), _, _) => Credentials::Token(token.to_owned()),
             (None, Some(certificate_pem), Some(key_pem)) => Credentials::Certificate(Identity {
@@ -73,13 +88,14 @@ impl Arguments {
             }),
             _ => Credentials::Anonymous,
         };
-        let server = self.text("server").context("--server is missing")?;
-        Ok(HttpsTransport::new(
-            server,
-            read("ca")?.as_deref(),
-            &credentials,
-            "sampan-bench",
-        )?)
+        Ok(Access {
+            server: self
+                .text("server")
+                .context("--server or --kubeconfig is missing")?
+                .to_owned(),
+            authority_pem: read("ca")?,
+            credentials,
+        })
     }
 
     pub(crate) fn client(&self) -> anyhow::Result<Client> {

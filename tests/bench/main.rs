@@ -1,6 +1,6 @@
 //! Measures a Kubernetes API and the processes behind it.
 //!
-//! `sampan-bench MEASUREMENT --server URL --ca FILE (--token T | --cert FILE --key FILE) [NAME=VALUE …]`
+//! `sampan-bench MEASUREMENT (--kubeconfig FILE | --server URL --ca FILE (--token T | --cert FILE --key FILE)) [NAME=VALUE …]`
 //!
 //! A measurement is one file and one entry in [`MEASUREMENTS`]. Every one prints one line a figure; figures of two
 //! products count as ratios, taken in the same hour on the same machine.
@@ -11,6 +11,7 @@ mod boot;
 mod create;
 mod crud;
 mod idle;
+mod kubeconfig;
 mod list;
 mod podstart;
 mod process;

@@ -50,11 +50,28 @@
 //!
 //! | what | one file | one list entry |
 //! |---|---|---|
-//! | a kind | – (a strategy in `src/api/validation/` if it has rules of its own) | its row in `src/api/registry.rs` |
-//! | a controller | `src/controllers/<name>.rs` | the list in `src/controllers/lib.rs` |
-//! | a flag | – | its row in `src/config/options.rs` (flag, environment, file key and help follow) |
+//! | a kind | – | its row in `src/api/registry/builtin.rs`, its fields as a paragraph of `src/api/data/types.txt`; tests ask for a sample in `tests/it/data/objects.json` |
+//! | what a kind does differently | see the next table | |
+//! | a subresource or virtual resource with behaviour of its own | `src/apiserver/plain/<name>.rs` | the lists in `src/apiserver/plain.rs` |
+//! | a controller | `src/controllers/<name>.rs` | `CONTROLLERS` in `src/controllers/lib.rs`; its rights, a block of `src/apiserver/auth/bootstrap/policy.txt` |
+//! | a flag | – | its row in `src/config/options.rs` (flag, environment, file key and help follow) and its field in `src/config/settings.rs`; a test prints the table for the README |
 //! | a subcommand | `src/cli/<name>.rs` | `COMMANDS` in `src/cli/lib.rs` |
-//! | a scheduler plugin | `src/scheduler/plugins/<name>.rs` | the table in `src/scheduler/plugins.rs` |
+//! | a scheduler plugin | `src/scheduler/plugins/<name>.rs` | `PLUGINS` in `src/scheduler/plugins.rs` |
 //! | an admission plugin | `src/apiserver/admission/<name>.rs` | the chain in `src/apiserver/admission.rs` |
+//! | a default role or binding | – | a block of `src/apiserver/auth/bootstrap/policy.txt` |
+//! | an end-to-end test | `tests/it/<name>.rs` | `tests/it/main.rs` |
+//! | a measurement | `tests/bench/<name>.rs` | `MEASUREMENTS` in `tests/bench/main.rs` |
+//!
+//! A kind behaves like every other kind until a row says otherwise. A row is found by group and kind, so
+//! an entry is one line in the table of what differs:
+//!
+//! | what differs | table |
+//! |---|---|
+//! | names, fields that a client may not set, deletion, subresource doors | `KINDS` and `ALL_DOORS` in `src/api/kinds.rs` |
+//! | defaults that depend on other fields | `src/api/defaults/` |
+//! | validation | `RULES` in `src/api/validate/rules.rs` |
+//! | columns of `kubectl get` | `src/api/table/<area>.rs` |
+//! | a second served version | `src/api/convert.rs` |
+//! | priority of a new group in discovery | `src/apiserver/discovery/priority.rs` |
 //!
 //! Decision records stand in `src/docs/`.

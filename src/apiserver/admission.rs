@@ -6,8 +6,10 @@ use sampan_api::meta::text;
 use sampan_api::{Meta, Status};
 use serde_json::Value;
 
+use crate::auth::rbac::Rbac;
 use crate::registry::hooks::{Admission, AdmissionRequest, Chain, Operation};
 use crate::registry::server::Core;
+use crate::request::Authorizer;
 
 mod certificate;
 mod default_class;
@@ -17,12 +19,26 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod node_taint;
 mod priority;
+mod role_escalation;
 mod runtime_class;
 mod service_account;
 mod storage;
 
-/// All plugins. Slots of plugins that are still to come are named where they belong.
-pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>) -> Chain {
+/// What plugins may be built from.
+pub struct Parts<'a> {
+    pub core: &'a Arc<Core>,
+    pub authorizer: &'a Arc<dyn Authorizer>,
+    pub rbac: &'a Arc<Rbac>,
+}
+
+/// All plugins, in the order in which they run. Plugins that are not there are named where they belong.
+pub fn chain(parts: &Parts<'_>) -> Chain {
+    let Parts {
+        core,
+        authorizer,
+        rbac,
+    } = parts;
+    let (core, authorizer, rbac) = (*core, *authorizer, *rbac);
     let plugins: Vec<Arc<dyn Admission>> = vec![
         Arc::new(namespace_lifecycle::NamespaceLifecycle(core.clone())),
         Arc::new(limit_ranger::LimitRanger(core.clone())),
@@ -33,7 +49,7 @@ pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>)
         Arc::new(priority::Priority(core.clone())),
         Arc::new(default_toleration::DefaultTolerationSeconds),
         Arc::new(default_class::DefaultStorageClass(core.clone())),
-        // StorageObjectInUseProtection comes with the controllers that take its finalizers away.
+        // StorageObjectInUseProtection
         Arc::new(storage::ClaimResize(core.clone())),
         Arc::new(runtime_class::RuntimeClass(core.clone())),
         Arc::new(certificate::CertificateApproval(authorizer.clone())),
@@ -42,6 +58,10 @@ pub fn chain(core: &Arc<Core>, authorizer: &Arc<dyn crate::request::Authorizer>)
         Arc::new(default_class::DefaultIngressClass(core.clone())),
         // MutatingAdmissionPolicy, MutatingAdmissionWebhook,
         // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota
+        Arc::new(role_escalation::RoleEscalation::new(
+            rbac.clone(),
+            authorizer.clone(),
+        )),
     ];
     Chain(plugins)
 }

@@ -5,7 +5,6 @@
 
 pub mod authenticator;
 pub mod bootstrap;
-pub mod escalation;
 pub mod impersonation;
 pub mod node;
 pub mod rbac;

@@ -10,7 +10,6 @@ use anyhow::Context;
 use sampan_api::user::well_known;
 use sampan_api::{Registry, UserInfo};
 use sampan_apiserver::allocate::{Range, ServiceReserve};
-use sampan_apiserver::auth::escalation::RoleEscalation;
 use sampan_apiserver::auth::node::NodeAuthorizer;
 use sampan_apiserver::auth::rbac::Rbac;
 use sampan_apiserver::auth::union::{Masters, Union};
@@ -257,13 +256,13 @@ fn hooks(
     rbac: &Arc<Rbac>,
 ) -> Hooks {
     let reserve = ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports);
-    let mut admission = admission::chain(core, authorizer);
-    admission.0.push(Arc::new(RoleEscalation::new(
-        rbac.clone(),
-        authorizer.clone(),
-    )));
+    let parts = admission::Parts {
+        core,
+        authorizer,
+        rbac,
+    };
     Hooks {
-        admission,
+        admission: admission::chain(&parts),
         subresources: plain::subresources(authenticator.service_accounts().cloned()),
         virtuals: plain::virtuals(rbac.clone(), authenticator.clone()),
         reserves: vec![Arc::new(reserve)],

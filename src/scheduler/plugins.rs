@@ -218,9 +218,11 @@ impl Event<'_> {
     }
 }
 
-/// A set of rows of [`PLUGINS`].
+/// A set of rows of [`PLUGINS`], a bit a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PluginSet(u32);
+
+const _: () = assert!(PLUGINS.len() <= u32::BITS as usize);
 
 impl PluginSet {
     pub fn insert(&mut self, plugin: usize) {

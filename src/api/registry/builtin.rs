@@ -1,4 +1,4 @@
-//! The built-in rows, core group first. A new kind is one line here (and a strategy if it has rules).
+//! The built-in rows, core group first. A new kind is one row here; its fields stand in `data/types.txt`.
 
 use super::{ResourceDef, Scope, ServedVersion, SubresourceDef};
 use crate::kinds;

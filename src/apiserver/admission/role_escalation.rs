@@ -8,18 +8,18 @@ use sampan_api::user::well_known;
 use sampan_api::{Status, UserInfo, meta};
 use serde_json::Value;
 
-use super::rbac::{GROUP, Rbac, RoleRef, Rule, escalation};
+use crate::auth::rbac::{GROUP, Rbac, RoleRef, Rule, escalation};
 use crate::registry::hooks::{Admission, AdmissionRequest, Operation};
 use crate::request::{Attributes, Authorizer, Decision, ResourceAttributes};
 
 /// The plugin.
-pub struct RoleEscalation {
+pub(super) struct RoleEscalation {
     rbac: Arc<Rbac>,
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl RoleEscalation {
-    pub fn new(rbac: Arc<Rbac>, authorizer: Arc<dyn Authorizer>) -> Self {
+    pub(super) fn new(rbac: Arc<Rbac>, authorizer: Arc<dyn Authorizer>) -> Self {
         Self { rbac, authorizer }
     }
 

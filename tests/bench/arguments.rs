@@ -99,7 +99,7 @@ impl Arguments {
     }
 
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(Arc::new(self.transport()?)))
+        Ok(Client::new(Arc::new(self.transport()?)).with_field_manager("sampan-bench"))
     }
 
     pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

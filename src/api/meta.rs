@@ -200,6 +200,16 @@ pub fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
 }
 
 /// One member, `null` if it is not there.
+/// How many lists and objects stand inside each other; 0 for a scalar.
+pub fn depth(value: &Value) -> usize {
+    let below = match value {
+        Value::Array(items) => items.iter().map(depth).max(),
+        Value::Object(map) => map.values().map(depth).max(),
+        _ => return 0,
+    };
+    1 + below.unwrap_or_default()
+}
+
 pub fn get<'a>(object: &'a Value, key: &str) -> &'a Value {
     object.get(key).unwrap_or(&NULL)
 }

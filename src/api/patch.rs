@@ -16,6 +16,10 @@ pub use strategic::apply as apply_strategic;
 
 /// The most operations a JSON patch may have.
 pub const MAX_OPERATIONS: usize = 10_000;
+/// What all `copy` operations of one JSON patch may add up to, in bytes of JSON.
+pub const MAX_COPIED: usize = 3 << 20;
+/// How deep below the root an operation may put something, its own depth included.
+pub const MAX_DEPTH: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {

@@ -6,6 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt as _;
@@ -49,6 +50,8 @@ use query::Query;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests that are answered at a time; more wait, and too many more are told to come again.
 const MAX_RUNNING: usize = 600;
+/// Requests that wait for their turn; beyond that the client is told to come again at once.
+const MAX_WAITING: usize = 2_400;
 const MAX_WAIT: Duration = Duration::from_secs(15);
 
 /// Everything the front needs.
@@ -76,6 +79,16 @@ pub(crate) struct Front {
     pub(crate) config: FrontConfig,
     pub(crate) documents: fixed::Documents,
     running: Semaphore,
+    waiting: AtomicUsize,
+}
+
+/// Somebody who waits for a turn, until dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What the filters have found out about a request.
@@ -91,6 +104,7 @@ impl ApiFront {
         Self(Arc::new(Front {
             documents: fixed::Documents::default(),
             running: Semaphore::new(MAX_RUNNING),
+            waiting: AtomicUsize::new(0),
             config,
         }))
     }
@@ -127,7 +141,8 @@ impl Front {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let info = PathInfo::parse(request.method(), request.uri().path(), &query);
         let long_running = is_long_running(&info);
-        let labels = labels::request_labels(&info, &query, request.headers());
+        let labels =
+            labels::request_labels(&info, &query, request.headers(), &self.config.registry);
         let audit_id = audit_id(request.headers());
         let read_only = matches!(
             *request.method(),
@@ -175,11 +190,6 @@ impl Front {
             return Ok(respond::text_response(http::StatusCode::OK, text));
         }
         let long_running = is_long_running(&info);
-        let permit = if long_running {
-            None
-        } else {
-            Some(self.wait_for_turn().await?)
-        };
         let user = self
             .config
             .authenticator
@@ -188,6 +198,12 @@ impl Front {
                 tracing::debug!(%refused, address = %peer.address, "unauthenticated");
                 unauthorized()
             })?;
+        // Only those who are known to us, or nobody in particular, take up a turn.
+        let permit = if long_running {
+            None
+        } else {
+            Some(self.wait_for_turn().await?)
+        };
         let authorizer = &*self.config.authorizer;
         let user = impersonation::impersonate(user, request.headers(), authorizer)?;
         self.authorize(&user, &info, &query)?;
@@ -207,19 +223,17 @@ impl Front {
     }
 
     async fn wait_for_turn(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Status> {
+        if let Ok(permit) = self.running.try_acquire() {
+            return Ok(permit);
+        }
+        let others = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        if others >= MAX_WAITING {
+            return Err(too_many_requests());
+        }
         match tokio::time::timeout(MAX_WAIT, self.running.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => {
-                let details = sampan_api::status::Details {
-                    retry_after_seconds: 1,
-                    ..Default::default()
-                };
-                Err(Status::new(
-                    Reason::TooManyRequests,
-                    "too many requests, please try again later",
-                )
-                .with_details(details))
-            }
+            Ok(Err(_)) | Err(_) => Err(too_many_requests()),
         }
     }
 
@@ -240,6 +254,18 @@ impl Front {
         };
         union::check(&*self.config.authorizer, &attributes)
     }
+}
+
+fn too_many_requests() -> Status {
+    let details = sampan_api::status::Details {
+        retry_after_seconds: 1,
+        ..Default::default()
+    };
+    Status::new(
+        Reason::TooManyRequests,
+        "too many requests, please try again later",
+    )
+    .with_details(details)
 }
 
 fn unauthorized() -> Status {

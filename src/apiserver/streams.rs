@@ -33,6 +33,8 @@ pub struct RelayConfig {
     pub kubelet_client: Identity,
     /// Who signs kubelets' serving certificates (PEM).
     pub kubelet_authorities: String,
+    /// The node of this machine, if it has one.
+    pub own_node: Option<String>,
     /// How nodes are reached.
     pub dialer: Arc<dyn Dialer>,
 }
@@ -40,6 +42,7 @@ pub struct RelayConfig {
 /// Reaches kubelets, pods and services.
 pub struct Relay {
     objects: Arc<dyn ObjectSource>,
+    own_node: Option<String>,
     kubelets: HttpClient,
     /// For pods and services, whose certificates nobody knows.
     backends: HttpClient,
@@ -64,6 +67,7 @@ impl Relay {
             )?,
             unchecked_kubelets: client(Trust::Anything, identity)?,
             backends: client(Trust::Anything, None)?,
+            own_node: config.own_node,
             objects: Arc::clone(&config.objects),
         })
     }

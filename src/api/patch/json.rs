@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{MAX_OPERATIONS, PatchError};
+use super::{MAX_COPIED, MAX_DEPTH, MAX_OPERATIONS, PatchError};
+use crate::meta;
 
 /// Applies all operations in order.
 pub fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
@@ -14,9 +15,31 @@ pub fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
+    let mut copied = 0;
     operations
         .iter()
-        .try_for_each(|operation| apply_one(target, operation))
+        .try_for_each(|operation| apply_one(target, operation, &mut copied))
+}
+
+/// Few copies of copies make any size; what they add up to is limited.
+fn count_copy(value: &Value, copied: &mut usize) -> Result<(), PatchError> {
+    *copied += value.to_string().len();
+    if *copied > MAX_COPIED {
+        return unfitting(format!(
+            "Unable to copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
+        ));
+    }
+    Ok(())
+}
+
+/// Whoever walks a tree does so by recursion, so it must not grow deep.
+fn check_depth(path: &str, value: &Value) -> Result<(), PatchError> {
+    if path.matches('/').count() + meta::depth(value) > MAX_DEPTH {
+        return unfitting(format!(
+            "Unable to put a value there, the result is deeper than {MAX_DEPTH} levels"
+        ));
+    }
+    Ok(())
 }
 
 fn unfitting<T>(text: impl Into<String>) -> Result<T, PatchError> {
@@ -33,7 +56,7 @@ fn text<'a>(operation: &'a Value, name: &str) -> Result<&'a str, PatchError> {
     }
 }
 
-fn apply_one(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
+fn apply_one(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
     if !operation.is_object() {
         return Err(PatchError::Malformed(
             "json: cannot unmarshal value into Go value of type handlers.jsonPatchOp".to_owned(),
@@ -45,8 +68,9 @@ fn apply_one(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
         "add" => add(target, path, value()),
         "remove" => remove(target, path).map(drop),
         "replace" => {
-            let slot = find_mut(target, path)?;
-            *slot = value();
+            let value = value();
+            check_depth(path, &value)?;
+            *find_mut(target, path)? = value;
             Ok(())
         }
         "move" => {
@@ -54,8 +78,10 @@ fn apply_one(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
             add(target, path, moved)
         }
         "copy" => {
-            let copied = find(target, text(operation, "from")?)?.clone();
-            add(target, path, copied)
+            let source = find(target, text(operation, "from")?)?;
+            count_copy(source, copied)?;
+            let copy = source.clone();
+            add(target, path, copy)
         }
         "test" => test(target, path, &value()),
         other => unfitting(format!("Unexpected kind: {other}")),
@@ -160,6 +186,7 @@ fn parent_mut<'a>(
 }
 
 fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+    check_depth(path, &value)?;
     if path.is_empty() {
         *target = value;
         return Ok(());
@@ -229,6 +256,38 @@ mod tests {
             result.unwrap(),
             json!({"x": {"b/c": 5}, "l": [0, 2, 3, 4], "last": 4})
         );
+    }
+
+    #[test]
+    fn copies_are_limited_in_size_and_depth() {
+        let double = json!({"op": "copy", "from": "/l", "path": "/l/-"});
+        let refused = |target, patch| patched(target, patch).unwrap_err().to_string();
+        // Each copy doubles what is there.
+        let text = refused(
+            json!({"l": ["x".repeat(1024)]}),
+            json!(vec![double.clone(); 40]),
+        );
+        assert!(
+            text.contains("accumulated size increase of copy is"),
+            "{text}"
+        );
+        assert!(text.ends_with("exceeding the limit 3145728"), "{text}");
+        // Each copy goes as deep as all before it together.
+        let mut deep = Vec::new();
+        let mut path = String::new();
+        for _ in 0..12 {
+            deep.push(json!({"op": "copy", "from": "/a", "path": format!("/a{path}/b")}));
+            path = format!("{path}/b{path}");
+        }
+        let text = refused(json!({"a": {}}), json!(deep));
+        assert!(text.ends_with("deeper than 100 levels"), "{text}");
+        let nest = |depth| (0..depth).fold(json!({}), |below, _| json!({"b": below}));
+        for op in ["add", "replace"] {
+            let patch = json!([{"op": op, "path": "/a", "value": nest(100)}]);
+            assert!(refused(json!({"a": 1}), patch).ends_with("100 levels"));
+        }
+        let fits = json!([{"op": "add", "path": "/a", "value": nest(90)}, {"op": "copy", "from": "/a", "path": "/c"}]);
+        patched(json!({}), fits).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From credentials to a user: front proxy, client certificate, bearer token, nobody.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::HeaderMap;
@@ -126,16 +126,24 @@ impl Authenticator {
         }
     }
 
+    fn known(&self) -> MutexGuard<'_, KnownUsers> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_user(&self, hash: &[u8; 32], now: SystemTime) -> Option<Arc<UserInfo>> {
+        let known = self.known();
+        let (user, until) = known.get(hash)?;
+        (*until > now).then(|| Arc::clone(user))
+    }
+
     fn by_certificate(&self, peer: &Peer, now: SystemTime) -> Result<Arc<UserInfo>, Refused> {
         let leaf = &peer.certificates[0];
         let mut hash = [0; 32];
         hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, leaf).as_ref());
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((user, until)) = known.get(&hash)
-            && *until > now
-        {
-            return Ok(Arc::clone(user));
+        if let Some(user) = self.known_user(&hash, now) {
+            return Ok(user);
         }
+        // Checking signatures takes its time; others must not wait for it.
         self.client_certificates
             .check(&peer.certificates, now)
             .map_err(|error| Refused(error.to_string()))?;
@@ -143,10 +151,11 @@ impl Authenticator {
         if info.common_name.is_empty() {
             return Err(Refused("the certificate has no common name".to_owned()));
         }
+        let user = Arc::new(user_of(&info));
+        let mut known = self.known();
         if known.len() >= CACHE_SIZE {
             known.clear();
         }
-        let user = Arc::new(user_of(&info));
         known.insert(hash, (Arc::clone(&user), info.not_after));
         Ok(user)
     }

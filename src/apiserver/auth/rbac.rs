@@ -269,6 +269,20 @@ pub struct Rbac {
     index: RwLock<Index>,
 }
 
+/// What cannot be read grants nothing, which somebody will wonder about.
+fn read_object<T: serde::de::DeserializeOwned>(
+    what: &str,
+    change: &ObjectChange,
+    object: &[u8],
+) -> Option<T> {
+    serde_json::from_slice(object)
+        .inspect_err(|error| {
+            tracing::error!(namespace = change.namespace, name = change.name, %error,
+                "a {what} cannot be read; it grants nothing");
+        })
+        .ok()
+}
+
 impl Rbac {
     /// Follows all roles and bindings of `source`.
     pub fn follow(source: &dyn ObjectSource) -> Arc<Self> {
@@ -301,9 +315,8 @@ impl Rbac {
 
     fn role_changed(&self, change: &ObjectChange) {
         let rules = change.new.as_deref().map(|object| {
-            serde_json::from_slice::<RoleObject>(object)
-                .map(|role| role.rules)
-                .unwrap_or_default()
+            let role: Option<RoleObject> = read_object("role", change, object);
+            role.map(|role| role.rules).unwrap_or_default()
         });
         let key = (change.namespace.clone(), change.name.clone());
         self.write().set_role(key, rules);
@@ -312,7 +325,7 @@ impl Rbac {
     fn binding_changed(&self, change: &ObjectChange) {
         let key = (change.namespace.clone(), change.name.clone());
         let binding = change.new.as_deref().and_then(|object| {
-            let object: BindingObject = serde_json::from_slice(object).ok()?;
+            let object: BindingObject = read_object("role binding", change, object)?;
             Some(Binding {
                 key: key.clone(),
                 role: object.role_ref,

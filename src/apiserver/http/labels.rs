@@ -2,12 +2,19 @@
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use sampan_api::Registry;
 
 use super::path::PathInfo;
 use super::query::Query;
 use crate::metrics::RequestLabels;
 
-pub fn request_labels(info: &PathInfo, query: &Query, headers: &HeaderMap) -> RequestLabels {
+/// Only names that the registry knows become labels: clients, even unknown ones, choose the path.
+pub fn request_labels(
+    info: &PathInfo,
+    query: &Query,
+    headers: &HeaderMap,
+    registry: &Registry,
+) -> RequestLabels {
     if !info.is_resource {
         return RequestLabels {
             verb: verb(info, headers),
@@ -20,12 +27,20 @@ pub fn request_labels(info: &PathInfo, query: &Query, headers: &HeaderMap) -> Re
         (true, false) => "namespace",
         (true, true) => "cluster",
     };
+    let row = registry
+        .snapshot()
+        .by_resource(&info.group, &info.version, &info.resource);
+    let known = |text: &str| row.as_ref().map_or_else(String::new, |_| text.to_owned());
+    let subresource = row
+        .as_ref()
+        .and_then(|row| row.subresource(&info.subresource))
+        .map_or_else(String::new, |one| one.name.to_string());
     RequestLabels {
         verb: verb(info, headers),
-        group: bounded(&info.group),
-        version: bounded(&info.version),
-        resource: bounded(&info.resource),
-        subresource: bounded(&info.subresource),
+        group: known(&info.group),
+        version: known(&info.version),
+        resource: known(&info.resource),
+        subresource,
         scope,
         dry_run: query.first("dryRun").is_some(),
     }
@@ -68,15 +83,36 @@ fn known_path(path: &str) -> &'static str {
     .unwrap_or("")
 }
 
-/// A label's value if it can be a name, else a placeholder.
-fn bounded(text: &str) -> String {
-    let plain = text.len() <= 80
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
-    if plain {
-        text.to_owned()
-    } else {
-        "other".to_owned()
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn clients_cannot_make_series_at_will() {
+        let registry = Registry::builtin();
+        let labels = |path: &str| {
+            let query = Query::default();
+            let info = PathInfo::parse(&http::Method::GET, path, &query);
+            request_labels(&info, &query, &HeaderMap::new(), &registry)
+        };
+        let invented: BTreeSet<_> = (0..100)
+            .flat_map(|number| {
+                [
+                    format!("/apis/g{number}.example.com/v1/things"),
+                    format!("/apis/apps/v{number}beta7/deployments"),
+                    format!("/api/v1/things{number}"),
+                    format!("/api/v1/namespaces/n/pods/p/sub{number}"),
+                    format!("/somewhere/{number}"),
+                ]
+            })
+            .map(|path| labels(&path))
+            .collect();
+        assert!(invented.len() <= 5, "{invented:?}");
+        let known = labels("/api/v1/namespaces/n/pods/p/log");
+        assert_eq!((&*known.resource, &*known.subresource), ("pods", "log"));
+        assert_eq!(labels("/apis/apps/v1/deployments").group, "apps");
     }
 }

@@ -4,6 +4,9 @@ use sampan_api::{Options, Status};
 
 use super::path::{as_bool, percent_decode};
 
+/// The longest timeout that is told apart, in seconds: a hundred years.
+const MAX_TIMEOUT: u64 = 100 * 366 * 86_400;
+
 /// The pairs of a query string, decoded, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
@@ -79,7 +82,10 @@ fn set(options: &mut Options, key: &str, value: &str) -> Result<(), Status> {
         "resourceVersion" => put(&mut options.resource_version, text()),
         "resourceVersionMatch" => put(&mut options.resource_version_match, text()),
         "timeoutSeconds" => {
-            let seconds = optional_integer(value)?.and_then(|seconds| u64::try_from(seconds).ok());
+            // Any number is allowed, but no clock counts that far.
+            let seconds = optional_integer(value)?
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map(|seconds| seconds.min(MAX_TIMEOUT));
             put(&mut options.timeout_seconds, seconds);
         }
         "watch" => options.watch |= as_bool(value),
@@ -144,6 +150,11 @@ mod tests {
         assert_eq!(options.dry_run, ["All"]);
         assert_eq!(options.send_initial_events, Some(false));
         assert_eq!(options.other("x"), Some("y"));
+        let long = Query::parse("timeoutSeconds=9223372036854775807");
+        let seconds = long.options().unwrap().timeout_seconds.unwrap();
+        let deadline =
+            std::time::Instant::now().checked_add(std::time::Duration::from_secs(seconds));
+        assert!(deadline.is_some(), "a deadline can be told");
         let wrong = Query::parse("limit=x").options().unwrap_err();
         assert_eq!(
             (wrong.code, wrong.message.as_str()),

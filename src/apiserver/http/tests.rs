@@ -1,6 +1,7 @@
 //! The front as clients see it: over TLS, before a pipeline that only notes what it was asked.
 
 #![allow(clippy::unwrap_used)]
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -17,7 +18,7 @@ use sampan_util::Shutdown;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::{ApiFront, FrontConfig};
+use super::{ApiFront, FrontConfig, MAX_RUNNING, MAX_WAITING};
 use crate::auth::{Authenticator, ChangeHandler, ObjectSource, StaticTokens};
 use crate::health::Health;
 use crate::request::{ApiRequest, Attributes, Authorizer, Decision, Pipeline, Reply};
@@ -73,6 +74,7 @@ struct Fixture {
     client: HttpClient,
     address: std::net::SocketAddr,
     notes: Arc<Notes>,
+    front: ApiFront,
     shutdown: Shutdown,
 }
 
@@ -90,6 +92,7 @@ impl Fixture {
             objects: Arc::new(NoObjects),
             kubelet_client: authority.issue(&LeafSpec::client("k", &[]), now).unwrap(),
             kubelet_authorities: authority.certificate_pem().to_owned(),
+            own_node: None,
             dialer: Arc::new(TcpDialer),
         };
         let notes = Arc::new(Notes::default());
@@ -113,7 +116,7 @@ impl Fixture {
         .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(front.serve(listener, tls, shutdown.clone()));
+        tokio::spawn(front.clone().serve(listener, tls, shutdown.clone()));
         let client = HttpClient::new(&ClientConfig {
             tls: ClientTls {
                 trust: Trust::Authorities(authority.certificate_pem().to_owned()),
@@ -127,6 +130,7 @@ impl Fixture {
             client,
             address,
             notes,
+            front,
             shutdown,
         }
     }
@@ -300,5 +304,25 @@ async fn shapes_and_warnings() {
     let (_, _, body) = accept("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
     assert_eq!(body["kind"], "PartialObjectMetadata");
     assert_eq!(accept("text/html").await.0, 406);
+    fixture.shutdown.trigger();
+}
+
+#[tokio::test]
+async fn the_queue_for_a_turn_is_bounded_and_strangers_do_not_stand_in_it() {
+    let fixture = Fixture::start().await;
+    let front = &fixture.front.0;
+    let all = u32::try_from(MAX_RUNNING).unwrap();
+    let turns = front.running.acquire_many(all).await.unwrap();
+    let wrong = [("authorization", "Bearer wrong")];
+    let refused = fixture.ask(Method::GET, MAPS, &wrong, "");
+    let in_time = tokio::time::timeout(std::time::Duration::from_secs(5), refused);
+    assert_eq!(in_time.await.unwrap().0, 401);
+    front.waiting.store(MAX_WAITING, Ordering::Relaxed);
+    let refused = fixture.alice(Method::GET, MAPS, "");
+    let in_time = tokio::time::timeout(std::time::Duration::from_secs(5), refused);
+    assert_eq!(in_time.await.unwrap().0, 429);
+    assert_eq!(front.waiting.load(Ordering::Relaxed), MAX_WAITING);
+    drop(turns);
+    assert_ne!(fixture.alice(Method::GET, MAPS, "").await.0, 429);
     fixture.shutdown.trigger();
 }

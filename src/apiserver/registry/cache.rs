@@ -27,6 +27,8 @@ const RING_MIN: usize = 64;
 const RING_MAX: usize = 16_384;
 /// How many old states of one resource open pages may hold on to.
 const PAGES: usize = 32;
+/// … how many bytes of objects that have changed since …
+const PAGE_BYTES: usize = 8 << 20;
 /// … and for how long.
 const PAGE_AGE: Duration = Duration::from_secs(300);
 
@@ -77,6 +79,16 @@ pub struct Bucket {
     changed: watch::Sender<Revision>,
 }
 
+/// An old state, for the pages of lists that began with it.
+struct Page {
+    since: Instant,
+    snapshot: Snapshot,
+    /// Lists that are not at their end yet, as far as known.
+    lists: usize,
+    /// What only this state and older ones still hold.
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct State {
     map: Map,
@@ -87,7 +99,7 @@ struct State {
     /// The last change of this resource.
     revision: Revision,
     /// Old states that open pages still read.
-    pages: VecDeque<(Instant, Snapshot)>,
+    pages: VecDeque<Page>,
     /// Told of every change before its writer is answered.
     observers: Vec<ChangeHandler>,
 }
@@ -154,24 +166,55 @@ impl Bucket {
         state
             .pages
             .iter()
-            .find(|(_, page)| page.revision == revision)
-            .map(|(_, page)| page.clone())
+            .find(|page| page.snapshot.revision == revision)
+            .map(|page| page.snapshot.clone())
     }
 
-    /// Keeps a state for the following pages of a list.
+    /// Keeps a state for the following pages of a list that begins.
     pub fn hold(&self, snapshot: &Snapshot) {
         let mut state = self.state();
-        if state
-            .pages
-            .iter()
-            .any(|(_, page)| page.revision == snapshot.revision)
-        {
+        if let Some(page) = state.page(snapshot.revision) {
+            page.lists += 1;
+            page.since = Instant::now();
             return;
         }
-        if state.pages.len() >= PAGES {
-            state.pages.pop_front();
+        let at = state
+            .pages
+            .partition_point(|page| page.snapshot.revision < snapshot.revision);
+        let page = Page {
+            since: Instant::now(),
+            snapshot: snapshot.clone(),
+            lists: 1,
+            bytes: 0,
+        };
+        state.pages.insert(at, page);
+        state.trim_pages();
+    }
+
+    /// A list has shown its last page.
+    pub fn release(&self, revision: Revision) {
+        let mut state = self.state();
+        let Some(page) = state.page(revision) else {
+            return;
+        };
+        page.lists -= 1;
+        if page.lists > 0 {
+            return;
         }
-        state.pages.push_back((Instant::now(), snapshot.clone()));
+        let at = state
+            .pages
+            .partition_point(|page| page.snapshot.revision < revision);
+        let gone = state.pages.remove(at).map_or(0, |page| page.bytes);
+        // Older states may hold the same.
+        if let Some(older) = at.checked_sub(1).and_then(|at| state.pages.get_mut(at)) {
+            older.bytes += gone;
+        }
+    }
+
+    /// How many old states open lists hold.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.state().pages.len()
     }
 
     /// Appends at most `limit` events after `after` to `events`.
@@ -297,13 +340,28 @@ fn prepared(event: &StoreEvent) -> Option<&Prepared> {
 }
 
 impl State {
-    fn push(&mut self, event: Arc<Event>) {
-        // Pages only cost something once what they show has changed.
-        while let Some((since, _)) = self.pages.front()
-            && since.elapsed() > PAGE_AGE
-        {
+    fn page(&mut self, revision: Revision) -> Option<&mut Page> {
+        self.pages
+            .iter_mut()
+            .find(|page| page.snapshot.revision == revision)
+    }
+
+    fn trim_pages(&mut self) {
+        self.pages.retain(|page| page.since.elapsed() <= PAGE_AGE);
+        let bytes = |state: &Self| state.pages.iter().map(|page| page.bytes).sum::<usize>();
+        while self.pages.len() > PAGES || bytes(self) > PAGE_BYTES {
             self.pages.pop_front();
         }
+    }
+
+    fn push(&mut self, event: Arc<Event>) {
+        // Pages only cost something once what they show has changed.
+        if let (Some(page), Some(old)) = (self.pages.back_mut(), &event.old)
+            && old.revision <= page.snapshot.revision
+        {
+            page.bytes += 256 + old.bytes.len();
+        }
+        self.trim_pages();
         self.ring_bytes += event.size();
         self.ring.push_back(event);
         while self.ring.len() > RING_MAX

@@ -1,10 +1,12 @@
 //! The API server below HTTP: state, hooks, and the dispatch of requests to verbs.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sampan_api::registry::ServedVersion;
 use sampan_api::{Reason, Registry, ResourceDef, Status, Target, UserInfo, Verb};
@@ -328,14 +330,14 @@ impl Pipeline for ApiServer {
     fn handle(&self, request: ApiRequest) -> BoxFuture<'static, Result<Reply, Status>> {
         let read_only = request.request.verb.is_read_only();
         let work = self.clone().run(request);
+        let failed = || {
+            tracing::error!("a request ended by a panic");
+            Err(Status::internal("the request could not be completed"))
+        };
         if read_only {
-            return Box::pin(work);
+            let work = AssertUnwindSafe(work).catch_unwind();
+            return Box::pin(async move { work.await.unwrap_or_else(|_| failed()) });
         }
-        Box::pin(async move {
-            tokio::spawn(work).await.unwrap_or_else(|error| {
-                tracing::error!(%error, "a request ended by a panic");
-                Err(Status::internal("the request could not be completed"))
-            })
-        })
+        Box::pin(async move { tokio::spawn(work).await.unwrap_or_else(|_| failed()) })
     }
 }

@@ -24,6 +24,7 @@ impl Authorizer for AllowAll {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         match attributes.user.username.as_str() {
             "nobody" => Decision::NoOpinion(String::new()),
+            "bug" => panic!("a bug"),
             _ => Decision::Allow(String::new()),
         }
     }
@@ -955,4 +956,131 @@ async fn what_is_too_large_is_refused() {
         .unwrap_err();
     assert!(refused.code >= 400, "{refused}");
     assert!(bed.get("v1/configmaps", "default", "a").await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_too_deep_to_be_read_again_is_refused() {
+    let bed = bed();
+    let nest = |depth| (0..depth).fold(json!({}), |below, _| json!({"f:a": below}));
+    let revision =
+        |depth: usize| json!({"metadata": {"name": "deep"}, "revision": 1, "data": nest(depth)});
+    let resource = "apps/v1/controllerrevisions";
+    let refused = bed.create(resource, "default", revision(140)).await;
+    assert_eq!(refused.unwrap_err().code, 400);
+    let owned = json!({
+        "metadata": {"name": "owned", "managedFields": [{
+            "manager": "m", "operation": "Update", "apiVersion": "v1",
+            "fieldsType": "FieldsV1", "fieldsV1": nest(140),
+        }]},
+    });
+    let refused = bed.create("v1/configmaps", "default", owned).await;
+    assert_eq!(refused.unwrap_err().code, 400);
+    // What is accepted can be changed and deleted.
+    bed.create(resource, "default", revision(100))
+        .await
+        .unwrap();
+    bed.patch(resource, "default", "deep", json!({"revision": 2}))
+        .await
+        .unwrap();
+    bed.delete(resource, "default", "deep", json!({}))
+        .await
+        .unwrap();
+    assert!(bed.get(resource, "default", "deep").await.is_err());
+}
+
+#[tokio::test]
+async fn a_bug_ends_one_request_and_not_who_asked() {
+    let bed = bed();
+    let client = bed.server.transport(UserInfo::authenticated("bug", &[]));
+    let list = request(
+        Verb::List,
+        target("v1/configmaps", "default", "-"),
+        Body::None,
+    );
+    assert_eq!(status(client.list(list).await.unwrap_err()).code, 500);
+    let object = Body::Object(json!({"metadata": {"name": "a"}}));
+    let create = request(
+        Verb::Create,
+        target("v1/configmaps", "default", "-"),
+        object,
+    );
+    assert_eq!(status(client.send(create).await.unwrap_err()).code, 500);
+}
+
+#[tokio::test]
+async fn a_finished_list_lets_go_of_its_state() {
+    let bed = bed();
+    for name in ["a", "b", "c"] {
+        bed.config(name, json!({})).await;
+    }
+    let def = bed.server.core().row("", "configmaps").unwrap();
+    let bucket = bed.server.core().cache.bucket(&def);
+    let page = |token: Option<String>| Options {
+        limit: Some(2),
+        continue_token: token,
+        ..Options::default()
+    };
+    let first = bed.list(page(None)).await.unwrap();
+    let other = bed.list(page(None)).await.unwrap();
+    assert_eq!(bucket.held(), 1, "two lists of one state");
+    bed.config("d", json!({})).await;
+    bed.list(page(first.continue_token)).await.unwrap();
+    assert_eq!(bucket.held(), 1, "the other list goes on");
+    let end = bed.list(page(other.continue_token)).await.unwrap();
+    assert_eq!((end.items.len(), bucket.held()), (1, 0));
+}
+
+#[tokio::test]
+async fn open_lists_hold_few_bytes() {
+    let bed = bed();
+    for name in ["a", "b"] {
+        bed.config(name, json!({})).await;
+    }
+    let def = bed.server.core().row("", "configmaps").unwrap();
+    let bucket = bed.server.core().cache.bucket(&def);
+    let mut listed = 0;
+    for round in 0..20 {
+        let large = json!({"metadata": {"name": "a"}, "data": {"k": format!("{round}{}", "x".repeat(1_000_000))}});
+        bed.update("v1/configmaps", "default", large).await.unwrap();
+        let first = bed
+            .list(Options {
+                limit: Some(1),
+                ..Options::default()
+            })
+            .await
+            .unwrap();
+        listed += first.items.len();
+    }
+    assert_eq!(listed, 20);
+    let held = bucket.held();
+    assert!((4..=9).contains(&held), "{held} states of a megabyte each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_does_not_wait_for_an_older_one_to_expire() {
+    use sampan_util::shutdown::Shutdown;
+    use std::time::Duration;
+    let bed = bed();
+    let core = bed.server.core().clone();
+    let shutdown = Shutdown::new();
+    let hour = Duration::from_secs(3_600);
+    let def = core.row("", "events").unwrap();
+    tokio::spawn(super::expiry::run(core, def, hour, shutdown.clone()));
+    let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}});
+    bed.create("v1/events", "default", event("a"))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(3_000)).await;
+    bed.create("v1/events", "default", event("b"))
+        .await
+        .unwrap();
+    let written = tokio::time::Instant::now();
+    tokio::time::sleep(Duration::from_secs(3_590)).await;
+    assert!(bed.get("v1/events", "default", "b").await.is_ok());
+    while bed.get("v1/events", "default", "b").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let lived = written.elapsed();
+    assert!(lived < Duration::from_secs(6_000), "{lived:?}");
+    shutdown.trigger();
 }

@@ -24,6 +24,8 @@ const RACES: usize = 64;
 
 /// The largest object that is stored; clients know the limit, and its text, from etcd.
 const OBJECT_MAX: usize = 3 << 19;
+/// The deepest object that is stored: the decoder, which reads it again, stops at 128 levels.
+const DEPTH_MAX: usize = 120;
 
 pub const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -512,6 +514,11 @@ impl Call {
         object: &Value,
         class: Class,
     ) -> Result<Result<(Bytes, Revision), StoreError>, Status> {
+        if meta::depth(object) > DEPTH_MAX {
+            return Err(Status::bad_request(format!(
+                "the object is nested deeper than {DEPTH_MAX} levels"
+            )));
+        }
         let core = self.server.core();
         let sealed = core
             .codec

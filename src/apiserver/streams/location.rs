@@ -39,6 +39,30 @@ pub fn kubelet(node: &Value) -> Result<(String, u16), Status> {
     )))
 }
 
+/// Whether it is the kubelet, and its URL or that of another port of the node. A node says by itself
+/// what its address is: only the own machine's may be one that just this machine reaches, and only
+/// the port of the kubelet.
+pub fn node_backend(
+    node: &Value,
+    is_own: bool,
+    scheme: &str,
+    port: &str,
+) -> Result<(bool, String), Status> {
+    let (host, kubelet_port) = kubelet(node)?;
+    let is_kubelet = port.is_empty() || port == kubelet_port.to_string();
+    let is_own_kubelet = is_own && is_kubelet && kubelet_port == KUBELET_PORT;
+    if !is_own_kubelet && !is_reachable(&host) {
+        return Err(Status::bad_request("address not allowed"));
+    }
+    Ok(if is_kubelet {
+        let place = join_host_port(&host, kubelet_port);
+        (true, format!("https://{place}"))
+    } else {
+        let place = join_host_port(&host, port);
+        (false, format!("{}://{place}", scheme_or_http(scheme)))
+    })
+}
+
 /// The container that is meant: the one named, or the only one.
 pub fn container(pod: &Value, wanted: &str) -> Result<String, Status> {
     let pod_name = meta::text(pod, &["metadata", "name"]);
@@ -103,7 +127,7 @@ pub fn pod_backend(pod: &Value, scheme: &str, port: &str) -> Result<String, Stat
     })
 }
 
-/// Addresses of pods, not those of this machine or of everybody.
+/// Addresses of pods and nodes, not those of this machine or of everybody.
 fn is_reachable(ip: &str) -> bool {
     let Ok(ip) = ip.parse::<IpAddr>() else {
         return false;
@@ -250,6 +274,33 @@ mod tests {
     }
 
     #[test]
+    fn nodes_do_not_lead_to_this_machine() {
+        let node = |address: &str, port: u16| {
+            json!({"status": {
+                "addresses": [{"type": "InternalIP", "address": address}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            }})
+        };
+        let allowed = |node: &Value, is_own, port| node_backend(node, is_own, "", port).is_ok();
+        for address in [
+            "127.0.0.1",
+            "::1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "localhost",
+        ] {
+            let claimed = node(address, 10250);
+            assert!(!allowed(&claimed, false, "8080"), "{address}");
+            assert!(!allowed(&claimed, true, "8080"), "{address}");
+            assert!(!allowed(&claimed, false, ""), "{address}");
+        }
+        let own = node("127.0.0.1", 10250);
+        assert!(allowed(&own, true, "") && allowed(&own, true, "10250"));
+        // Nor to another port of it by calling that one the kubelet's.
+        assert!(!allowed(&node("127.0.0.1", 6443), true, ""));
+    }
+
+    #[test]
     fn kubelets() {
         let node = json!({"status": {
             "addresses": [
@@ -261,6 +312,9 @@ mod tests {
         assert_eq!(kubelet(&node).unwrap(), ("fd00::1".to_owned(), 10260));
         assert_eq!(join_host_port("fd00::1", 1), "[fd00::1]:1");
         assert!(kubelet(&json!({})).is_err());
+        let url = |port| node_backend(&node, false, "", port).unwrap();
+        assert_eq!(url(""), (true, "https://[fd00::1]:10260".to_owned()));
+        assert_eq!(url("9100"), (false, "http://[fd00::1]:9100".to_owned()));
         assert_eq!(encode("a b/ü"), "a%20b%2F%C3%BC");
     }
 }

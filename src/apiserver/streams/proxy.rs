@@ -7,7 +7,7 @@ use sampan_api::Status;
 use sampan_net::{Body, HttpClient, empty};
 use serde_json::Value;
 
-use super::location::{self, join_host_port};
+use super::location;
 use super::{Relay, upgrade};
 use crate::http::Context;
 
@@ -55,14 +55,14 @@ fn backend<'a>(relay: &'a Relay, context: &Context) -> Result<(&'a HttpClient, S
     match info.resource.as_str() {
         "nodes" => {
             let node = read("nodes", "")?;
-            let (host, kubelet_port) = location::kubelet(&node)?;
-            if port.is_empty() || port == kubelet_port.to_string() {
-                let url = format!("https://{}", join_host_port(&host, kubelet_port));
-                return Ok((&relay.kubelets, url));
-            }
-            let scheme = if scheme.is_empty() { "http" } else { scheme };
-            let url = format!("{scheme}://{}", join_host_port(&host, port));
-            Ok((&relay.backends, url))
+            let is_own = relay.own_node.as_deref() == Some(name);
+            let (is_kubelet, url) = location::node_backend(&node, is_own, scheme, port)?;
+            let client = if is_kubelet {
+                &relay.kubelets
+            } else {
+                &relay.backends
+            };
+            Ok((client, url))
         }
         "pods" => {
             let pod = read("pods", &info.namespace)?;

@@ -172,14 +172,14 @@ fn join<T>(
 ) where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    tokio::spawn(async move {
+    tokio::spawn(sampan_util::task::contain("relay", async move {
         match futures_util::future::try_join(ours, theirs).await {
             Ok((ours, theirs)) => {
                 relay::relay(wrap(TokioIo::new(ours)), TokioIo::new(theirs)).await;
             }
             Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
         }
-    });
+    }));
 }
 
 #[cfg(test)]

@@ -88,7 +88,11 @@ pub async fn select(call: &Call, filter: &Filter) -> Result<Page, Status> {
         if everything {
             page.remaining = Some(more + i64::try_from(rest.count()).unwrap_or(0));
         }
-        call.bucket().hold(&snapshot);
+        if from.is_none() {
+            call.bucket().hold(&snapshot);
+        }
+    } else if from.is_some() {
+        call.bucket().release(snapshot.revision);
     }
     Ok(page)
 }

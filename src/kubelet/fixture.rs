@@ -3,18 +3,47 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::backoff::Backoff;
+use crate::context::Context;
+use crate::dirs::Dirs;
+use crate::kubelet::{Kubelet, Parts};
 use crate::plan::{
     Busy, Observed, Plan, ProbeState, ResizePending, StartFailure, Verdict, Volumes, plan_pod,
 };
 use crate::pod;
+use crate::settings::Settings;
 use crate::state::{Instance, PodRuntime, RunState, Sandbox};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
+use sampan_util::Shutdown;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+/// What workers need, above a runtime that is not there and an API server in memory.
+pub(crate) fn context() -> Arc<Context> {
+    sampan_net::install_crypto_provider();
+    let dir = std::env::temp_dir().join("sampan-no-kubelet");
+    let client = sampan_client::testing::FakeServer::new().client();
+    let shutdown = Shutdown::new();
+    let (_, runtime_up) = tokio::sync::watch::channel(false);
+    let parts = Parts {
+        informers: sampan_client::Informers::new(client.clone(), shutdown.clone()),
+        client,
+        channel: sampan_cri::connect_lazy(&dir.join("containerd.sock")),
+        runtime_up,
+        cgroups: None,
+        journal: None,
+        nudge: Arc::default(),
+    };
+    let kubelet = Kubelet::new(Settings::new("n", dir.clone()), parts);
+    let (_, network) = tokio::sync::watch::channel(Ok(()));
+    kubelet
+        .context(Dirs::new(&dir), network, &shutdown)
+        .unwrap()
 }
 
 pub(crate) fn pod_of(spec: Value) -> Pod {

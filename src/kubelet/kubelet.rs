@@ -170,7 +170,7 @@ impl Kubelet {
         }
     }
 
-    fn context(
+    pub(crate) fn context(
         &self,
         dirs: Dirs,
         network: watch::Receiver<Result<(), String>>,

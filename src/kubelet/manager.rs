@@ -13,15 +13,21 @@ use crate::plan::Verdict;
 use crate::pod;
 use crate::relist::SeenPod;
 use crate::state::PodRuntime;
-use crate::worker::Worker;
 use crate::worker::mailbox::Mailbox;
+use crate::worker::{End, Worker};
+use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, ResourceRequirements};
 use sampan_client::{Change, Lister};
 use sampan_util::{Shutdown, task};
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// A worker that fails at once whenever it starts must not keep the machine busy.
+const REPLACE_AFTER: Duration = Duration::from_secs(5);
 
 /// What a worker last saw and said.
 #[derive(Debug, Clone)]
@@ -61,6 +67,8 @@ pub enum Note {
     Gone(Arc<Pod>),
     Runtime(Vec<SeenPod>),
     Retired(String),
+    /// The worker of this pod has ended by a bug.
+    Broken(String),
 }
 
 pub struct Manager {
@@ -77,6 +85,8 @@ struct Running {
     mailbox: Arc<Mailbox>,
     pod: Arc<Pod>,
     was_refused: bool,
+    /// The API does not know the pod any more.
+    is_gone: bool,
     /// Its resize waits for room.
     is_deferred: bool,
 }
@@ -132,7 +142,8 @@ impl Manager {
         match note {
             Note::Applied(pod) => self.apply(pod),
             Note::Gone(pod) => {
-                if let Some(running) = self.workers.get(pod::uid(&pod)) {
+                if let Some(running) = self.workers.get_mut(pod::uid(&pod)) {
+                    running.is_gone = true;
                     running.mailbox.put(|mail| mail.is_gone = true);
                 }
             }
@@ -141,6 +152,19 @@ impl Manager {
                 self.workers.remove(&uid);
                 self.judge_deferred();
             }
+            Note::Broken(uid) => self.replace(&uid),
+        }
+    }
+
+    /// Another worker goes on from what the runtime says.
+    fn replace(&mut self, uid: &str) {
+        let Some(old) = self.workers.remove(uid) else {
+            return;
+        };
+        let verdict = old.was_refused.then(|| self.judge(&old.pod)).flatten();
+        self.start(old.pod, verdict, old.is_gone);
+        if old.is_deferred {
+            self.judge_resize(uid);
         }
     }
 
@@ -253,13 +277,26 @@ impl Manager {
             mailbox,
             pod,
             was_refused,
+            is_gone,
             is_deferred: false,
         };
         self.workers.insert(uid.clone(), running);
         let (shutdown, notes) = (self.shutdown.clone(), self.notes.clone());
         task::spawn("pod-worker", async move {
-            worker.run(shutdown).await;
-            let _ended = notes.send(Note::Retired(uid));
+            let ended = AssertUnwindSafe(worker.run(shutdown.clone())).catch_unwind();
+            let note = match ended.await {
+                Ok(End::Retired) => Note::Retired(uid),
+                ended => {
+                    tracing::error!(uid, panicked = ended.is_err(), "the pod gets a new worker");
+                    tokio::select! {
+                        () = tokio::time::sleep(REPLACE_AFTER) => {}
+                        () = shutdown.wait() => {}
+                    }
+                    Note::Broken(uid)
+                }
+            };
+            // Nobody listens any more once the kubelet ends.
+            let _ended = notes.send(note);
         });
     }
 
@@ -286,5 +323,39 @@ fn notes_of(change: &Change<Pod>) -> Vec<Note> {
             replaced.into_iter().chain([applied]).collect()
         }
         Change::Deleted(pod) => vec![Note::Gone(Arc::clone(pod))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_that_broke_is_replaced() {
+        let context = crate::fixture::context();
+        let informers = sampan_client::Informers::new(context.client.clone(), Shutdown::new());
+        let (notes, _inbox) = mpsc::unbounded_channel();
+        let mut manager = Manager::new(
+            context,
+            Arc::default(),
+            informers.lister(),
+            informers.lister(),
+            notes,
+            Shutdown::new(),
+        );
+        let pod = Arc::new(crate::fixture::pod_of(
+            serde_json::json!({"containers": []}),
+        ));
+        let uid = pod::uid(&pod).to_owned();
+        manager.start(Arc::clone(&pod), None, false);
+        manager.hear(Note::Gone(pod));
+        let old = Arc::clone(&manager.workers[&uid].mailbox);
+        manager.hear(Note::Broken(uid.clone()));
+        let new = &manager.workers[&uid];
+        assert!(!Arc::ptr_eq(&old, &new.mailbox) && new.is_gone);
+        manager.hear(Note::Retired(uid.clone()));
+        manager.hear(Note::Broken(uid));
+        assert!(manager.workers.is_empty(), "what has retired stays away");
     }
 }

@@ -30,12 +30,22 @@ use serde_json::Value;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 /// Between attempts at a start that failed for other reasons than the image.
 const START_RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// Between attempts to ask a runtime that does not answer.
 const REFRESH_RETRY: Duration = Duration::from_secs(1);
+
+/// How a worker came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The pod and all its traces are gone, or the agent stops.
+    Retired,
+    /// A job ended by a bug. What it had begun is not known any more: another worker has to begin
+    /// from what the runtime says.
+    Broken,
+}
 
 pub struct Worker {
     context: Arc<Context>,
@@ -78,29 +88,50 @@ impl Worker {
     }
 
     /// Runs until the pod and all its traces are gone, or until shutdown.
-    pub async fn run(mut self, shutdown: Shutdown) {
+    pub async fn run(mut self, shutdown: Shutdown) -> End {
         let mut network = self.context.network.clone();
         self.hold_objects();
         loop {
             self.take_mail();
             while let Some(done) = self.jobs.try_join_next() {
-                self.finish(done.ok());
+                if !self.accept(done) {
+                    return End::Broken;
+                }
             }
             if self.needs_refresh {
                 self.refresh().await;
             }
             self.step();
             if self.is_retired {
-                return;
+                return End::Retired;
             }
             tokio::select! {
                 () = self.mailbox.notified() => {}
-                Some(done) = self.jobs.join_next() => self.finish(done.ok()),
+                Some(done) = self.jobs.join_next() => {
+                    if !self.accept(done) {
+                        return End::Broken;
+                    }
+                }
                 () = until(self.wake_at) => {}
                 Ok(()) = network.changed() => {}
-                () = shutdown.wait() => return,
+                () = shutdown.wait() => return End::Retired,
             }
         }
+    }
+
+    /// False if the job ended by a bug.
+    fn accept(&mut self, done: Result<Done, JoinError>) -> bool {
+        match done {
+            Ok(done) => self.finish(done),
+            Err(error) if error.is_panic() => {
+                let pod = pod::describe(&self.memory.pod);
+                tracing::error!(%pod, %error, "a job of the pod panicked");
+                return false;
+            }
+            // A job that was cancelled took its slot back when it was.
+            Err(_) => {}
+        }
+        true
     }
 
     fn scope(&self) -> Scope {
@@ -207,14 +238,12 @@ impl Worker {
         self.memory.failures.insert(name, failure);
     }
 
-    fn finish(&mut self, done: Option<Done>) {
+    fn finish(&mut self, done: Done) {
         let memory = &mut self.memory;
         let busy = &mut memory.busy;
         match done {
-            // A job that was cancelled took its slot back when it was.
-            None => {}
-            Some(Done::Mounted(outcome)) => memory.accept_volumes(*outcome),
-            Some(Done::SandboxCreated(result)) => {
+            Done::Mounted(outcome) => memory.accept_volumes(*outcome),
+            Done::SandboxCreated(result) => {
                 busy.creating_sandbox = false;
                 memory.sandbox_failures = match result {
                     Ok(()) => 0,
@@ -222,26 +251,26 @@ impl Worker {
                 };
                 self.needs_refresh = true;
             }
-            Some(Done::Started(names)) => {
+            Done::Started(names) => {
                 for name in names {
                     busy.starting.remove(&name);
                 }
                 self.needs_refresh = true;
             }
-            Some(Done::Killed(id)) => {
+            Done::Killed(id) => {
                 busy.killing.remove(&id);
                 self.needs_refresh = true;
             }
-            Some(Done::SandboxStopped(id)) => {
+            Done::SandboxStopped(id) => {
                 busy.stopping_sandboxes.remove(&id);
                 self.needs_refresh = true;
             }
-            Some(Done::Removed(id)) => {
+            Done::Removed(id) => {
                 busy.removing.remove(&id);
                 self.needs_refresh = true;
             }
-            Some(Done::Resized(outcome)) => memory.accept_resize(*outcome),
-            Some(Done::Released(ok)) => {
+            Done::Resized(outcome) => memory.accept_resize(*outcome),
+            Done::Released(ok) => {
                 busy.releasing = false;
                 if ok {
                     memory.volumes = Volumes::Released;
@@ -250,14 +279,14 @@ impl Worker {
                 }
             }
             // Once sent it is the server's business; finalizers may keep the object for a while.
-            Some(Done::Deleted(ok)) => busy.deleting = ok,
-            Some(Done::Purged(ok)) => {
+            Done::Deleted(ok) => busy.deleting = ok,
+            Done::Purged(ok) => {
                 busy.purging = false;
                 memory.is_purged = ok;
                 memory.release_failures += u32::from(!ok);
                 self.needs_refresh = !ok;
             }
-            Some(Done::Reported(pod)) => memory.accept_report(pod),
+            Done::Reported(pod) => memory.accept_report(pod),
         }
     }
 
@@ -542,4 +571,23 @@ async fn until(at: Option<Timestamp>) {
     };
     let left = Duration::try_from(at.duration_since(Timestamp::now()));
     tokio::time::sleep(left.unwrap_or_default()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_with_a_bug_ends_its_worker() {
+        let pod = Arc::new(crate::fixture::pod_of(
+            serde_json::json!({"containers": []}),
+        ));
+        let context = crate::fixture::context();
+        let mut worker = Worker::new(context, Arc::default(), Arc::default(), pod, false);
+        worker.memory.busy.purging = true;
+        worker.jobs.spawn(async { panic!("a bug") });
+        let ended = tokio::time::timeout(Duration::from_secs(30), worker.run(Shutdown::new()));
+        assert_eq!(ended.await.unwrap(), End::Broken);
+    }
 }

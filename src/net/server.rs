@@ -19,7 +19,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use sampan_util::Shutdown;
+use sampan_util::{Shutdown, task};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -105,7 +105,7 @@ impl Server {
                         tokio::spawn(async move {
                             tokio::select! {
                                 () = cut.wait() => {}
-                                () = connection => {}
+                                _ = task::contain("connection", connection) => {}
                             }
                             drop(place);
                         });

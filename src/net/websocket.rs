@@ -21,6 +21,9 @@ const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Frames of relays are small; a larger one is an attack on our memory.
 const MAX_FRAME: u64 = 1024 * 1024;
 
+/// Answers to pings that may wait to be written.
+const MAX_ANSWERS: usize = 16 * 1024;
+
 const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -155,7 +158,10 @@ impl<T> ByteTunnel<T> {
     fn finish(&mut self, frame: &Payload) {
         match frame.opcode {
             CLOSE => self.ended = true,
-            PING => encode(&mut self.output, PONG, &frame.control),
+            // Who does not read its answers need not get all of them.
+            PING if self.output.len() < MAX_ANSWERS => {
+                encode(&mut self.output, PONG, &frame.control);
+            }
             _ => {}
         }
     }
@@ -227,7 +233,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteTunnel<T> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            if this.ended || this.decode(buf)? {
+            let done = this.ended || this.decode(buf)?;
+            // A tunnel is one task's, so that whoever waits to write is woken by this as well.
+            if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
+                return Poll::Ready(Err(error));
+            }
+            if done {
                 return Poll::Ready(Ok(()));
             }
             let mut space = [0_u8; 8192];
@@ -329,6 +340,41 @@ mod tests {
         assert_eq!(answer[..3], [0x8a, 1, b'p']);
         assert_eq!(answer[3..11], *b"\x82\x06answer");
         assert_eq!(answer[11..], [0x88, 2, 3, 232]);
+    }
+
+    #[tokio::test]
+    async fn pings_are_answered_while_nothing_is_written() {
+        let (mut client, server) = duplex(4096);
+        let mut tunnel = ByteTunnel::new(server);
+        client.write_all(&masked(PING, b"p")).await.unwrap();
+        client.write_all(&masked(BINARY, b"x")).await.unwrap();
+        assert_eq!(tunnel.read_u8().await.unwrap(), b'x');
+        let mut answer = [0; 3];
+        let answered = client.read_exact(&mut answer);
+        let in_time = std::time::Duration::from_secs(5);
+        tokio::time::timeout(in_time, answered)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(answer, [0x8a, 1, b'p']);
+    }
+
+    #[tokio::test]
+    async fn answers_to_pings_do_not_fill_the_memory() {
+        // The client sends pings and reads nothing.
+        let (mut client, server) = duplex(1024);
+        let mut tunnel = ByteTunnel::new(server);
+        let ping = masked(PING, &[0; 125]);
+        let flood = async {
+            for _ in 0..10_000 {
+                client.write_all(&ping).await.unwrap();
+            }
+            client.write_all(&masked(BINARY, b"x")).await.unwrap();
+        };
+        let (_, read) = tokio::join!(flood, tunnel.read_u8());
+        assert_eq!(read.unwrap(), b'x');
+        let waiting = tunnel.output.len();
+        assert!(waiting < 2 * MAX_ANSWERS, "{waiting}");
     }
 
     #[tokio::test]

@@ -28,6 +28,23 @@ where
     })
 }
 
+/// The future; a panic in it is logged with the name and goes no further. For what concerns nobody but who asked for
+/// it: one connection, one stream.
+pub async fn contain<F: Future>(name: &'static str, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        let poll = || future.as_mut().poll(cx);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => {
+                tracing::error!(task = name, "a task panicked");
+                std::task::Poll::Ready(None)
+            }
+        }
+    })
+    .await
+}
+
 /// How long a supervised task may take to end after shutdown was asked for.
 pub const GRACE: Duration = Duration::from_secs(10);
 
@@ -74,6 +91,17 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_contained_panic_goes_no_further() {
+        let panics = async {
+            tokio::task::yield_now().await;
+            panic!("a bug");
+        };
+        let task = tokio::spawn(contain("test", panics));
+        assert_eq!(task.await.ok(), Some(None::<()>));
+        assert_eq!(contain("test", async { 1 }).await, Some(1));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_panics_is_started_again() {

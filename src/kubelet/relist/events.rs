@@ -5,11 +5,15 @@ use sampan_cri::containerd::events::TaskExit;
 use sampan_cri::containerd::services::events::v1::SubscribeRequest;
 use sampan_cri::runtime::v1::ContainerEventType;
 use sampan_cri::{Containerd, Runtime};
+use sampan_util::Backoff;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::Code;
 
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+/// A stream that lasted so long was no failed attempt.
+const STABLE: Duration = Duration::from_secs(10);
 const FILTER: &str = "topic==\"/tasks/exit\",namespace==k8s.io";
 
 #[derive(Debug)]
@@ -22,7 +26,9 @@ pub enum Event {
 
 /// Sends events until nobody listens; ends early if the runtime has none.
 pub async fn follow(runtime: Runtime, containerd: Containerd, sink: mpsc::Sender<Event>) {
+    let mut failures = 0;
     loop {
+        let began = Instant::now();
         let supported = native(&containerd, &sink).await || cri(&runtime, &sink).await;
         if !supported {
             return;
@@ -30,7 +36,11 @@ pub async fn follow(runtime: Runtime, containerd: Containerd, sink: mpsc::Sender
         if sink.is_closed() {
             return;
         }
-        tokio::time::sleep(RETRY).await;
+        if began.elapsed() > STABLE {
+            failures = 0;
+        }
+        tokio::time::sleep(RETRY.delay(failures)).await;
+        failures += 1;
     }
 }
 

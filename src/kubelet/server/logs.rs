@@ -134,7 +134,7 @@ pub(super) async fn answer(state: &ServerState, target: &Target, query: &Query) 
     })?;
     let (sender, receiver) = mpsc::channel(BUFFERED);
     let selection = Selection::new(&options);
-    tokio::spawn(async move {
+    tokio::spawn(sampan_util::task::contain("log", async move {
         if let Err(error) = source
             .read(file, options.tail_lines, selection, &sender)
             .await
@@ -142,7 +142,7 @@ pub(super) async fn answer(state: &ServerState, target: &Target, query: &Query) 
             // Its loss would only mean that the client is gone.
             drop(sender.send(Err(error)).await);
         }
-    });
+    }));
     let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|piece| (piece, receiver))
     });

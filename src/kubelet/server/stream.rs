@@ -184,7 +184,7 @@ impl Context {
         let mut switch = Response::new(empty());
         *switch.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *switch.headers_mut() = answer.headers().clone();
-        tokio::spawn(async move {
+        tokio::spawn(sampan_util::task::contain("relay", async move {
             let client = hyper::upgrade::on(&mut request);
             let runtime = hyper::upgrade::on(&mut answer);
             match futures_util::future::try_join(client, runtime).await {
@@ -193,7 +193,7 @@ impl Context {
                 }
                 Err(error) => tracing::debug!(%error, "a stream was not upgraded"),
             }
-        });
+        }));
         Ok(switch)
     }
 }

@@ -123,5 +123,5 @@ fn begin(
     let task = probes::run(kind, target, handlers, recorder, move |verdict| {
         mailbox.put(|mail| mail.probes.push((id.clone(), kind, verdict)));
     });
-    tokio::spawn(task).abort_handle()
+    tokio::spawn(sampan_util::task::contain("probe", task)).abort_handle()
 }

@@ -61,7 +61,11 @@ impl Controller for AggregationController {
         if observed.role.rules.clone().unwrap_or_default() != rules {
             let change = json!({"rules": json::to_value(&rules)});
             let key = ObjectKey::of(&observed.role.metadata);
-            plan.push(Action::write::<ClusterRole>(&key, Form::Put, change));
+            plan.push(Action::write::<ClusterRole>(
+                &key,
+                Form::MergeCurrent,
+                change,
+            ));
         }
         plan
     }

@@ -20,13 +20,14 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sampan_client::client::target_of;
 use sampan_client::{Change, Lister, ObjectKey};
 use sampan_pki::{Authority, CertificateRequest};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Settings;
 use crate::json;
-use crate::runtime::{Action, Controller, Form, Plan, Watches};
+use crate::runtime::{Action, Controller, Form, Maker, Plan, Watches};
 
 /// The authorities that sign requests.
 #[derive(Debug, Clone)]
@@ -57,7 +58,7 @@ impl Signer {
         })
     }
 
-    fn authority(self, authorities: &Authorities) -> &Authority {
+    fn authority(self, authorities: &Authorities) -> &Arc<Authority> {
         match self {
             Self::ApiServerClient | Self::KubeletClient => &authorities.client,
             Self::KubeletServing | Self::LegacyUnknown => &authorities.serving,
@@ -119,10 +120,10 @@ impl Controller for CertificateController {
 
     fn reconcile(observed: &Observed, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let request = &*observed.request;
+        let request = &observed.request;
         match clean::fate(request, now) {
             clean::Fate::Remove => {
-                plan.push(Action::delete(request));
+                plan.push(Action::delete(&**request));
                 return plan;
             }
             clean::Fate::KeepFor(time) => plan.requeue_within(time),
@@ -233,41 +234,63 @@ fn approval(request: &CertificateSigningRequest, message: &str, now: Timestamp) 
     )
 }
 
+/// Checks the request now; the certificate is made when the plan is carried out.
 fn signature(
-    request: &CertificateSigningRequest,
+    request: &Arc<CertificateSigningRequest>,
     signer: Signer,
     content: &CertificateRequest,
     authorities: &Authorities,
     now: Timestamp,
 ) -> Action {
     let usages = request.spec.usages.as_deref().unwrap_or_default();
-    let signed = sign::check(signer, content, usages)
-        .and_then(|()| sign::sign(signer.authority(authorities), content, &request.spec, now));
-    match signed {
-        Ok(certificate) => {
-            let status = CertificateSigningRequestStatus {
-                certificate: Some(k8s_openapi::ByteString(certificate.into_bytes())),
-                conditions: None,
-            };
-            let key = ObjectKey::of(&request.metadata);
-            let change = json!({"status": json::to_value(&status)});
-            Action::write_status::<CertificateSigningRequest>(&key, Form::Put, change)
-        }
-        Err(message) => write_condition(
-            request,
-            "status",
-            ("Failed", "SignerValidationFailure", &message),
-            now,
-        ),
+    if let Err(message) = sign::check(signer, content, usages) {
+        let failed = ("Failed", "SignerValidationFailure", &*message);
+        return write_condition(request, "status", failed, now);
+    }
+    let authority = Arc::clone(signer.authority(authorities));
+    let (request, content) = (Arc::clone(request), content.clone());
+    let key = ObjectKey::of(&request.metadata);
+    let change = Maker::new(
+        move || match sign::sign(&authority, &content, &request.spec, now) {
+            Ok(certificate) => {
+                let status = CertificateSigningRequestStatus {
+                    certificate: Some(k8s_openapi::ByteString(certificate.into_bytes())),
+                    conditions: None,
+                };
+                json!({"status": json::to_value(&status)})
+            }
+            Err(message) => {
+                let failed = ("Failed", "SignerValidationFailure", &*message);
+                with_condition(&request, failed, now)
+            }
+        },
+    );
+    let mut target = target_of::<CertificateSigningRequest>(None, Some(&key.name));
+    target.subresource = Some("status".into());
+    Action::Make {
+        target,
+        form: Form::Put,
+        change,
     }
 }
 
 fn write_condition(
     request: &CertificateSigningRequest,
     subresource: &'static str,
-    (kind, reason, message): (&str, &str, &str),
+    condition: (&str, &str, &str),
     now: Timestamp,
 ) -> Action {
+    let key = ObjectKey::of(&request.metadata);
+    let change = with_condition(request, condition, now);
+    Action::write_subresource::<CertificateSigningRequest>(&key, subresource, Form::Put, change)
+}
+
+/// The change that adds a condition.
+fn with_condition(
+    request: &CertificateSigningRequest,
+    (kind, reason, message): (&str, &str, &str),
+    now: Timestamp,
+) -> Value {
     let mut all: Vec<_> = conditions(request).cloned().collect();
     all.push(CertificateSigningRequestCondition {
         type_: kind.to_owned(),
@@ -277,9 +300,7 @@ fn write_condition(
         last_update_time: Some(Time(now)),
         last_transition_time: Some(Time(now)),
     });
-    let key = ObjectKey::of(&request.metadata);
-    let change = json!({"status": {"conditions": json::to_value(&all)}});
-    Action::write_subresource::<CertificateSigningRequest>(&key, subresource, Form::Put, change)
+    json!({"status": {"conditions": json::to_value(&all)}})
 }
 
 #[cfg(test)]

@@ -78,7 +78,11 @@ impl<O: Resource> Request<'_, O> {
         if let Some(revision) = same {
             let renumber = (revision.revision < next).then(|| {
                 let key = ObjectKey::of(&revision.metadata);
-                Action::write::<ControllerRevision>(&key, Form::Put, json!({"revision": next}))
+                Action::write::<ControllerRevision>(
+                    &key,
+                    Form::MergeCurrent,
+                    json!({"revision": next}),
+                )
             });
             return Current::Known {
                 revision: Arc::clone(revision),

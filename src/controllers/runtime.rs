@@ -23,7 +23,7 @@ use sampan_util::{Shutdown, task};
 use tracing::Instrument;
 
 pub use execute::Failure;
-pub use plan::{Action, Alive, EventNote, Form, Plan, Step};
+pub use plan::{Action, Alive, EventNote, Form, Maker, Plan, Step};
 pub use watches::Watches;
 
 use crate::Settings;

@@ -198,9 +198,14 @@ fn an_approved_request_is_signed_for_its_time() {
     asked["spec"]["expirationSeconds"] = json!(7200);
     let observed = observed(decided(asked, "Approved", "1970-01-01T00:00:00Z"));
     let plan = CertificateController::reconcile(&observed, at(1000));
-    let Action::Write { change, target, .. } = &plan.actions[0].action else {
+    let Action::Make { change, target, .. } = &plan.actions[0].action else {
         panic!("{plan}")
     };
+    assert!(
+        !format!("{plan:?}").contains("certificate\":"),
+        "a plan has signed nothing"
+    );
+    let change = change.make();
     assert_eq!(target.subresource.as_deref(), Some("status"));
     let pem = STANDARD
         .decode(change["status"]["certificate"].as_str().unwrap())

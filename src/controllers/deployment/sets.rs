@@ -146,7 +146,11 @@ impl Set {
             return None;
         }
         let key = ObjectKey::of(&self.planned.metadata);
-        let step = Step::from(Action::write::<ReplicaSet>(&key, Form::Put, change));
+        let step = Step::from(Action::write::<ReplicaSet>(
+            &key,
+            Form::MergeCurrent,
+            change,
+        ));
         let (from, to) = (old_spec.replicas.unwrap_or(1), self.replicas());
         Some(match from.cmp(&to) {
             Ordering::Equal => step,

@@ -60,7 +60,7 @@ fn sizes(plan: &Plan) -> Vec<i64> {
     let size = |step: &Step| match &step.action {
         Action::Create { object, .. } => object["spec"]["replicas"].as_i64(),
         Action::Write { change, .. } => change["spec"]["replicas"].as_i64(),
-        Action::Delete { .. } => None,
+        Action::Make { .. } | Action::Delete { .. } => None,
     };
     plan.actions.iter().filter_map(size).collect()
 }

@@ -127,7 +127,7 @@ fn plan_taints(observed: &Observed, is_silent: bool, now: Timestamp, plan: &mut 
         json::to_value(&taints)
     }}});
     let key = ObjectKey::of(&node.metadata);
-    plan.push(Action::write::<Node>(&key, Form::Put, change));
+    plan.push(Action::write::<Node>(&key, Form::MergeCurrent, change));
     let has = |taints: &[Taint]| {
         let unwell = |taint: &Taint| taint.key == NOT_READY || taint.key == UNREACHABLE;
         taints.iter().any(unwell)

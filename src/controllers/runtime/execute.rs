@@ -140,6 +140,11 @@ impl Executor {
                 form,
                 change,
             } => self.write(target, *form, change, earlier).await?,
+            Action::Make {
+                target,
+                form,
+                change,
+            } => self.write(target, *form, &change.make(), earlier).await?,
             Action::Delete {
                 target,
                 uid,
@@ -184,6 +189,14 @@ impl Executor {
             Form::Strategic => {
                 let patch = Patch::Strategic(change.clone());
                 self.client.patch_raw(target, &patch).await
+            }
+            Form::MergeCurrent => {
+                let current = self.current(target, earlier).await?;
+                let meta = Meta::from_bytes(&current)
+                    .map_err(|error| Error::Malformed(error.to_string()))?;
+                let mut change = change.clone();
+                change["metadata"]["resourceVersion"] = meta.resource_version.into();
+                self.client.patch_raw(target, &Patch::Merge(change)).await
             }
             Form::Put => {
                 let current = self.current(target, earlier).await?;
@@ -267,7 +280,9 @@ impl Executor {
         };
         let name = match action {
             Action::Create { object, .. } => object["metadata"]["name"].as_str(),
-            Action::Write { .. } | Action::Delete { .. } => target.name.as_deref(),
+            Action::Write { .. } | Action::Make { .. } | Action::Delete { .. } => {
+                target.name.as_deref()
+            }
         };
         let params = match name {
             Some(name) => ListParams::fields(format!("metadata.name={name}")),
@@ -333,7 +348,7 @@ fn batch_size(steps: &[Step], created: usize) -> usize {
     match first {
         Action::Create { .. } => count.min(created.max(1)),
         Action::Delete { .. } => count,
-        Action::Write { .. } => 1,
+        Action::Write { .. } | Action::Make { .. } => 1,
     }
 }
 
@@ -342,7 +357,7 @@ fn is_harmless(error: &Error, action: &Action) -> bool {
     match action {
         Action::Delete { .. } => error.is_not_found(),
         Action::Create { .. } => is_namespace_terminating(error),
-        Action::Write { .. } => error.is_not_found(),
+        Action::Write { .. } | Action::Make { .. } => error.is_not_found(),
     }
 }
 

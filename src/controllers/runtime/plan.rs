@@ -1,6 +1,7 @@
 //! Plans: what a controller wants done, as data.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -16,8 +17,11 @@ use crate::json;
 /// How a change reaches the API server; which forms a controller may use is a matter of its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The whole object as the cache has it, with the change merged in: fails if it is not current.
+    /// The whole object as the cache has it, with the change merged in: fails if it is not current. For roles that
+    /// allow no patch.
     Put,
+    /// The change alone, on the condition that the object is as the cache has it.
+    MergeCurrent,
     Merge,
     Strategic,
 }
@@ -34,12 +38,45 @@ pub enum Action {
         /// A merge patch, or a strategic one.
         change: Value,
     },
+    /// A write whose content is made when it is carried out.
+    Make {
+        target: Target,
+        form: Form,
+        change: Maker,
+    },
     Delete {
         target: Target,
         /// Only the object with this uid is meant.
         uid: String,
         options: DeleteOptions,
     },
+}
+
+/// Makes a change that takes secrets and randomness, such as a signature: planning stays pure, and a plan that is not
+/// carried out has signed nothing.
+#[derive(Clone)]
+pub struct Maker(Arc<dyn Fn() -> Value + Send + Sync>);
+
+impl Maker {
+    pub fn new(make: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    pub fn make(&self) -> Value {
+        (self.0)()
+    }
+}
+
+impl PartialEq for Maker {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Maker")
+    }
 }
 
 impl Action {
@@ -110,6 +147,7 @@ impl Action {
         match self {
             Self::Create { target, .. }
             | Self::Write { target, .. }
+            | Self::Make { target, .. }
             | Self::Delete { target, .. } => target,
         }
     }
@@ -240,7 +278,7 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = match self {
             Self::Create { .. } => "create",
-            Self::Write { .. } => "write",
+            Self::Write { .. } | Self::Make { .. } => "write",
             Self::Delete { .. } => "delete",
         };
         let target = self.target();
@@ -257,7 +295,9 @@ impl fmt::Display for Action {
             Self::Write { change, .. } => {
                 write!(f, "{} {change}", target.name.as_deref().unwrap_or_default())
             }
-            Self::Delete { .. } => f.write_str(target.name.as_deref().unwrap_or_default()),
+            Self::Make { .. } | Self::Delete { .. } => {
+                f.write_str(target.name.as_deref().unwrap_or_default())
+            }
         }
     }
 }

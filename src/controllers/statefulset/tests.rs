@@ -60,6 +60,7 @@ impl World {
                 Action::Delete { target, .. } => {
                     self.pods.retain(|pod| pod.metadata.name != target.name);
                 }
+                Action::Make { .. } => {}
                 Action::Write { target, change, .. } => {
                     if target.resource.resource == "statefulsets" {
                         let mut whole = crate::json::to_value(set);

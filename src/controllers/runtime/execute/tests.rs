@@ -131,3 +131,30 @@ async fn after_a_conflict_only_the_object_itself_is_waited_for() {
     let waited = tokio::time::timeout(std::time::Duration::from_secs(5), executed).await;
     assert!(waited.unwrap().unwrap_err().is_conflict());
 }
+
+#[tokio::test]
+async fn a_change_of_the_current_object_sends_only_itself_and_fails_if_it_is_not() {
+    let server = FakeServer::new();
+    let (executor, lister) = executor(&server).await;
+    let created = server.client().create(&pod("web")).await.unwrap();
+    let revision = created.metadata.resource_version.unwrap().parse().unwrap();
+    lister.wait_for(revision).await;
+    server.forget_writes();
+    let key = ObjectKey::new("ns", "web");
+    let plan = || Plan {
+        actions: vec![
+            Action::write::<Pod>(
+                &key,
+                Form::MergeCurrent,
+                serde_json::json!({"metadata": {"labels": {"a": "b"}}}),
+            )
+            .into(),
+        ],
+        ..Plan::default()
+    };
+    executor.execute(plan(), |_| None).await.unwrap();
+    assert_eq!(server.writes(), ["patch pods ns/web"]);
+    server.fail_next(Verb::Patch, "pods", failure(Reason::Conflict, "modified"));
+    let conflict = executor.execute(plan(), |_| None).await.unwrap_err();
+    assert!(conflict.is_conflict());
+}

@@ -28,7 +28,7 @@ use crate::transport::{Error, List, Request, Transport, WatchStream};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// How a client proves who it is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Credentials {
     Anonymous,
     Token(String),

@@ -26,6 +26,11 @@ pub enum JoinError {
     )]
     WrongCluster { server: String, found: String },
     #[error(
+        "no token was given, and this machine has not joined a cluster yet: pass --token or --token-file \
+         with the content of <data-dir>/server/node-token of the server"
+    )]
+    NoToken,
+    #[error(
         "the server {server} does not accept the token: copy it again from <data-dir>/server/node-token"
     )]
     TokenRefused { server: String },
@@ -102,27 +107,35 @@ impl Newcomer {
 
     /// The CA from disk, else from the server. Until the token has vouched for it, it is not used for anything.
     async fn authority(&self, file: &str, path: &'static str) -> Result<String, JoinError> {
+        let token = self.token.as_deref().map(JoinToken::parse).transpose()?;
         let kept = self.dir.join(file);
         if let Some(pem) = files::read_optional(&kept)? {
+            if let Some(token) = &token {
+                self.vouch(token, &pem)?;
+            }
             return Ok(pem);
         }
+        // Without a token nobody could tell whose certificate this is.
+        let token = token.ok_or(JoinError::NoToken)?;
         let pem = self.fetch(None, path).await?;
-        if let Some(token) = &self.token {
-            let token = JoinToken::parse(token)?;
-            if !token.trusts(&pem) {
-                return Err(JoinError::WrongCluster {
-                    server: self.server.clone(),
-                    found: sampan_pki::join::authority_hash(&pem),
-                });
-            }
-            if token.authority_hash.is_none() {
-                tracing::warn!(
-                    "the token carries no hash of the cluster's CA, so the server cannot be verified on this first contact"
-                );
-            }
+        self.vouch(&token, &pem)?;
+        if token.authority_hash.is_none() {
+            tracing::warn!(
+                "the token carries no hash of the cluster's CA, so the server cannot be verified on this first contact"
+            );
         }
         save(&self.dir, &kept, &pem)?;
         Ok(pem)
+    }
+
+    fn vouch(&self, token: &JoinToken, pem: &str) -> Result<(), JoinError> {
+        if token.trusts(pem) {
+            return Ok(());
+        }
+        Err(JoinError::WrongCluster {
+            server: self.server.clone(),
+            found: sampan_pki::join::authority_hash(pem),
+        })
     }
 
     /// The certificate at a public path. A server that does not answer is asked again, with back-off: machines of one
@@ -189,4 +202,58 @@ fn save(dir: &Path, path: &Path, pem: &str) -> Result<(), JoinError> {
     files::create_private_dir(dir)?;
     files::write_atomic(path, pem.as_bytes(), PUBLIC)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn newcomer(name: &str, token: Option<String>) -> Newcomer {
+        let dir = std::env::temp_dir().join(format!("sampan-join-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Newcomer {
+            // Nobody listens there.
+            server: "https://127.0.0.1:9".to_owned(),
+            token,
+            node_name: "n".to_owned(),
+            node_ips: Vec::new(),
+            dir,
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_believed_without_a_token() {
+        let newcomer = newcomer("none", None);
+        let joined = tokio::time::timeout(Duration::from_secs(5), newcomer.join());
+        let refused = joined.await.unwrap().err().unwrap();
+        assert!(matches!(refused, JoinError::NoToken), "{refused}");
+        assert!(!newcomer.dir.join(AUTHORITY_FILE).exists());
+    }
+
+    #[tokio::test]
+    async fn the_token_is_held_against_what_was_kept_too() {
+        let token = JoinToken::new("the cluster's CA", "node", "x").format();
+        let newcomer = newcomer("kept", Some(token));
+        save(
+            &newcomer.dir,
+            &newcomer.dir.join(AUTHORITY_FILE),
+            "another CA",
+        )
+        .unwrap();
+        let refused = newcomer.join().await.err().unwrap();
+        assert!(
+            matches!(refused, JoinError::WrongCluster { .. }),
+            "{refused}"
+        );
+        save(
+            &newcomer.dir,
+            &newcomer.dir.join(AUTHORITY_FILE),
+            "the cluster's CA",
+        )
+        .unwrap();
+        let kept = newcomer.authority(AUTHORITY_FILE, "/cacerts").await;
+        assert_eq!(kept.unwrap(), "the cluster's CA");
+        std::fs::remove_dir_all(&newcomer.dir).unwrap();
+    }
 }

@@ -15,10 +15,6 @@ pub enum TokenError {
     },
     #[error("--token and --token-file were both given; leave one out")]
     Both,
-    #[error(
-        "no token was given: pass --token or --token-file with the content of <data-dir>/server/node-token of the server"
-    )]
-    Missing,
     #[error(transparent)]
     Pki(#[from] sampan_pki::Error),
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 /// Settings of one process. Built once by [`crate::resolve`], then only read.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     pub data_dir: PathBuf,
     pub token: Option<String>,
@@ -61,6 +61,18 @@ pub struct Taint {
     pub key: String,
     pub value: String,
     pub effect: String,
+}
+
+/// Only what tells one process from another: the token must not get into logs.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("data_dir", &self.data_dir)
+            .field("server", &self.server)
+            .field("node_name", &self.node_name)
+            .field("has_token", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Settings {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use sampan_api::user::well_known;
@@ -18,7 +18,7 @@ use sampan_apiserver::auth::{
 };
 use sampan_apiserver::discovery;
 use sampan_apiserver::encryption::Keyring;
-use sampan_apiserver::health::{Health, Scope};
+use sampan_apiserver::health::{Check, Health, Scope};
 use sampan_apiserver::http::{ApiFront, FrontConfig};
 use sampan_apiserver::metrics::Metrics;
 use sampan_apiserver::registry::hooks::Hooks;
@@ -32,15 +32,19 @@ use sampan_config::Settings;
 use sampan_config::settings::Component;
 use sampan_net::{CertificateChecker, ServerIdentity, TcpDialer};
 use sampan_pki::server::{ServerNames, ServerPki};
+use sampan_store::Store as _;
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
 use sampan_util::{Shutdown, task};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use crate::host_facts;
 use crate::node::NodeIdentity;
 
 /// Who the server is when it prepares the cluster; nothing that serves requests acts as this.
 const SETUP_USER: &str = "system:apiserver";
+/// A little longer than the front gives running requests to end.
+const LAST_ANSWERS: Duration = Duration::from_secs(12);
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 
 /// A control plane that serves.
@@ -49,8 +53,9 @@ pub(crate) struct ControlPlane {
     pub(crate) pki: Arc<ServerPki>,
     /// Where clients on this machine reach it.
     pub(crate) local_url: String,
-    health: Health,
     store: Arc<SqliteStore>,
+    /// Ends when the last request was answered.
+    serving: JoinHandle<Option<()>>,
 }
 
 impl ControlPlane {
@@ -69,34 +74,25 @@ impl ControlPlane {
         let core = Core::open(store.clone(), Arc::new(Registry::builtin()), keys)
             .context("cannot load the store")?;
         let front = Front::new(settings, core, &pki, &password)?;
+        front
+            .health
+            .add("etcd", Scope::LiveAndReady, store_check(store.clone()));
         let server = front.server.clone();
         let health = front.health.clone();
+        let prepared = ready_when_set(&health);
+        let own_node = node.map(|node| node.name.clone());
+        let serving = front.serve(listener, &pki, &advertise, own_node, settings, shutdown)?;
         let plane = Self {
             server,
             local_url: local_url(settings),
             pki,
-            health,
             store,
+            serving,
         };
-        let prepared = plane.ready_when_set();
-        front.serve(listener, &plane.pki, &advertise, settings, shutdown)?;
         plane.server.start_background(shutdown);
         plane.prepare(settings, &advertise).await?;
         prepared.store(true, Ordering::Release);
         Ok(plane)
-    }
-
-    /// `/readyz` fails until this is set.
-    fn ready_when_set(&self) -> Arc<AtomicBool> {
-        let flag = Arc::new(AtomicBool::new(false));
-        let prepared = flag.clone();
-        let check = move || match prepared.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => Err("the cluster's first objects are being made".to_owned()),
-        };
-        let name = "poststarthook/rbac/bootstrap-roles";
-        self.health.add(name, Scope::ReadyOnly, Arc::new(check));
-        flag
     }
 
     /// A client with an identity of its own, inside this process.
@@ -153,13 +149,43 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Writes what is still only in memory.
-    pub(crate) async fn flush(&self) {
-        use sampan_store::Store as _;
-        if let Err(error) = self.store.flush().await {
-            tracing::error!(%error, "the last events and heartbeats could not be written");
+    /// Ready when nothing can be written any more.
+    pub(crate) fn store_ended(&self) -> impl Future<Output = ()> + use<> {
+        let ended = self.store.ended();
+        async move {
+            // That nobody is left to tell of the end is an end as well.
+            let _ = ended.await;
         }
     }
+
+    /// Waits for the last answers, writes what is still only in memory, and closes the store. The
+    /// signal to stop serving must have been given.
+    pub(crate) async fn close(self) {
+        if tokio::time::timeout(LAST_ANSWERS, self.serving)
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests that did not end in time are cut");
+        }
+        let store = self.store;
+        let closed = tokio::task::spawn_blocking(move || store.close());
+        if let Err(error) = closed.await {
+            tracing::error!(%error, "the store could not be closed");
+        }
+    }
+}
+
+/// `/readyz` fails until this is set.
+fn ready_when_set(health: &Health) -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let prepared = flag.clone();
+    let check = move || match prepared.load(Ordering::Acquire) {
+        true => Ok(()),
+        false => Err("the cluster's first objects are being made".to_owned()),
+    };
+    let name = "poststarthook/rbac/bootstrap-roles";
+    health.add(name, Scope::ReadyOnly, Arc::new(check));
+    flag
 }
 
 /// The API server before it listens.
@@ -190,7 +216,7 @@ impl Front {
         let server = ApiServer::new(core, authorizer.clone(), hooks);
         Ok(Self {
             server,
-            health: health(),
+            health: Health::new(),
             metrics: Arc::new(Metrics::default()),
             authenticator,
             authorizer,
@@ -203,9 +229,10 @@ impl Front {
         listener: TcpListener,
         pki: &ServerPki,
         advertise: &[IpAddr],
+        own_node: Option<String>,
         settings: &Settings,
         shutdown: &Shutdown,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<JoinHandle<Option<()>>> {
         let identity = ServerIdentity::new(&pki.serving)?;
         let tls = sampan_net::tls::server_config(identity, &[b"h2", b"http/1.1"])?;
         let public = advertise.first().map_or_else(
@@ -219,31 +246,32 @@ impl Front {
             authorizer: self.authorizer,
             health: self.health,
             metrics: self.metrics,
-            relay: Arc::new(relay(&self.server, pki)?),
+            relay: Arc::new(relay(&self.server, pki, own_node)?),
             authorities_pem: pki.server_ca.certificate_pem().to_owned(),
             public_address: public,
             shutdown: shutdown.clone(),
         });
         let shutdown = shutdown.clone();
-        drop(task::spawn("apiserver", async move {
+        Ok(task::spawn("apiserver", async move {
             front.serve(listener, tls, shutdown).await;
-        }));
-        Ok(())
+        }))
     }
 }
 
-/// Every change of the store passes through this process, so it is there as long as we are.
-fn health() -> Health {
-    let health = Health::new();
-    health.add("etcd", Scope::LiveAndReady, Arc::new(|| Ok(())));
-    health
+/// The store lives in this process; what can fail by itself is the thread that writes.
+fn store_check(store: Arc<SqliteStore>) -> Check {
+    Arc::new(move || match store.status().is_writing {
+        true => Ok(()),
+        false => Err("the store takes no changes any more".to_owned()),
+    })
 }
 
-fn relay(server: &ApiServer, pki: &ServerPki) -> anyhow::Result<Relay> {
+fn relay(server: &ApiServer, pki: &ServerPki, own_node: Option<String>) -> anyhow::Result<Relay> {
     Ok(Relay::new(RelayConfig {
         objects: server.core().clone(),
         kubelet_client: pki.kubelet_client.clone(),
         kubelet_authorities: pki.server_ca.certificate_pem().to_owned(),
+        own_node,
         dialer: Arc::new(TcpDialer),
     })?)
 }

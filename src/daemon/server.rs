@@ -37,15 +37,33 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     }
     tracing::info!(url = %plane.local_url, "the API is ready");
     notify::notify("READY=1");
-    match node {
-        Some(node) => crate::agent::run_beside(&settings, &plane, node, shutdown.clone()).await?,
-        None => shutdown.wait().await,
-    }
+    let store_ended = plane.store_ended();
+    let mut node = Box::pin(async {
+        match node {
+            Some(node) => crate::agent::run_beside(&settings, &plane, node, shutdown.clone()).await,
+            None => {
+                shutdown.wait().await;
+                Ok(())
+            }
+        }
+    });
+    let ended = tokio::select! {
+        ended = &mut node => ended,
+        // Nothing can go on without it; whoever started us starts us again.
+        () = store_ended => {
+            shutdown.trigger();
+            if let Err(error) = (&mut node).await {
+                tracing::warn!(%error, "the node ended");
+            }
+            Err(anyhow::anyhow!("the store has ended; the log says why"))
+        }
+    };
+    drop(node);
     shutdown.trigger();
     while actors.join_next().await.is_some() {}
-    plane.flush().await;
     serving.trigger();
-    Ok(())
+    plane.close().await;
+    ended
 }
 
 fn controllers(

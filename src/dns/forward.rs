@@ -48,7 +48,7 @@ pub enum Error {
 pub struct Forwarder {
     upstreams: Upstreams,
     own: Vec<IpAddr>,
-    file: Mutex<FileState>,
+    file: tokio::sync::Mutex<FileState>,
     /// When each resolver last failed.
     failed: Mutex<Vec<(SocketAddr, Instant)>>,
     permits: Semaphore,
@@ -67,7 +67,7 @@ impl Forwarder {
         Self {
             upstreams,
             own,
-            file: Mutex::default(),
+            file: tokio::sync::Mutex::default(),
             failed: Mutex::default(),
             permits: Semaphore::new(CONCURRENT),
         }
@@ -75,7 +75,7 @@ impl Forwarder {
 
     /// The reply to this query, under whatever id.
     pub async fn ask(&self, query: &[u8], via: Via) -> Result<Vec<u8>, Error> {
-        let servers = self.servers();
+        let servers = self.servers().await;
         if servers.is_empty() {
             return Err(Error::NoUpstream);
         }
@@ -97,10 +97,10 @@ impl Forwarder {
     }
 
     /// In random order, those that failed lately last.
-    fn servers(&self) -> Vec<SocketAddr> {
+    async fn servers(&self) -> Vec<SocketAddr> {
         let mut servers = match &self.upstreams {
             Upstreams::List(servers) => servers.clone(),
-            Upstreams::File(path) => self.file_servers(path),
+            Upstreams::File(path) => self.file_servers(path).await,
         };
         servers.retain(|server| !self.own.contains(&server.ip()));
         servers.shuffle(&mut rand::rng());
@@ -114,19 +114,21 @@ impl Forwarder {
         servers
     }
 
-    fn file_servers(&self, path: &Path) -> Vec<SocketAddr> {
-        let mut state = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Who asks meanwhile waits for the look that is being taken.
+    async fn file_servers(&self, path: &Path) -> Vec<SocketAddr> {
+        let mut state = self.file.lock().await;
         if state.looked_at.is_some_and(|at| at.elapsed() < FRESH) {
             return state.servers.clone();
         }
         state.looked_at = Some(Instant::now());
-        let modified = std::fs::metadata(path)
+        let modified = tokio::fs::metadata(path)
+            .await
             .and_then(|metadata| metadata.modified())
             .ok();
         if modified.is_some() && modified == state.modified {
             return state.servers.clone();
         }
-        match std::fs::read_to_string(path) {
+        match tokio::fs::read_to_string(path).await {
             Ok(text) => {
                 state.servers = parse_resolv_conf(&text);
                 state.modified = modified;
@@ -268,14 +270,14 @@ mod tests {
         assert_eq!(servers[1].to_string(), "[fe80::1%3]:53");
     }
 
-    #[test]
-    fn we_never_ask_ourselves() {
+    #[tokio::test]
+    async fn we_never_ask_ourselves() {
         let list = vec![
             "10.43.0.10:53".parse().unwrap(),
             "9.9.9.9:53".parse().unwrap(),
         ];
         let forwarder = Forwarder::new(Upstreams::List(list), vec!["10.43.0.10".parse().unwrap()]);
-        assert_eq!(forwarder.servers(), ["9.9.9.9:53".parse().unwrap()]);
+        assert_eq!(forwarder.servers().await, ["9.9.9.9:53".parse().unwrap()]);
     }
 
     #[test]
@@ -312,6 +314,10 @@ mod tests {
         forwarder.note(alive, true);
         let query = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x00\x00\x01\x00\x01";
         assert!(forwarder.ask(query, Via::Udp).await.is_ok());
-        assert_eq!(forwarder.servers(), [alive, dead], "what failed comes last");
+        assert_eq!(
+            forwarder.servers().await,
+            [alive, dead],
+            "what failed comes last"
+        );
     }
 }

@@ -33,9 +33,9 @@ pub enum Error {
     #[error("not a token: {reason}")]
     Token { reason: &'static str },
     #[error(
-        "{0:?} is not a join token; it looks like K10<sha256>::server:<password> or is the password alone"
+        "this is not a join token; one looks like K10<sha256>::server:<password> or is the password alone"
     )]
-    JoinToken(String),
+    JoinToken,
     #[error(
         "{path} and its key do not belong together: remove both to have them made again, or restore them"
     )]

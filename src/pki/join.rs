@@ -12,13 +12,23 @@ use crate::certificate::hex;
 
 const PREFIX: &str = "K10";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     /// SHA-256 (hex) of the CA certificate's PEM text; a bare password has none.
     pub authority_hash: Option<String>,
     /// `server` or `node`.
     pub user: String,
     pub password: String,
+}
+
+/// Without the password, which must not get into logs.
+impl std::fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JoinToken")
+            .field("authority_hash", &self.authority_hash)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
 }
 
 impl JoinToken {
@@ -32,7 +42,7 @@ impl JoinToken {
 
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.trim();
-        let malformed = || Error::JoinToken(text.to_owned());
+        let malformed = || Error::JoinToken;
         let Some(rest) = text.strip_prefix(PREFIX).filter(|rest| rest.contains("::")) else {
             if text.is_empty() || text.contains("::") {
                 return Err(malformed());
@@ -101,5 +111,9 @@ mod tests {
         for wrong in ["", "K10abc::server:x", "a::b", "K10::server"] {
             assert!(JoinToken::parse(wrong).is_err(), "{wrong}");
         }
+        // Neither a token nor what was meant as one is shown.
+        assert!(!format!("{token:?}").contains("a:b"));
+        let refused = JoinToken::parse("K10abc::server:hidden").unwrap_err();
+        assert!(!format!("{refused} {refused:?}").contains("hidden"));
     }
 }

@@ -124,6 +124,8 @@ pub struct Status {
     pub keys: u64,
     pub size_bytes: u64,
     pub wal_bytes: u64,
+    /// Changes are taken.
+    pub is_writing: bool,
 }
 
 pub trait Store: Send + Sync + 'static {
@@ -140,6 +142,8 @@ pub trait Store: Send + Sync + 'static {
     fn backup(&self, to: PathBuf) -> StoreFuture<()>;
     /// Everything that was answered so far is on disk when this is ready.
     fn flush(&self) -> StoreFuture<()>;
+    /// Ready when no more changes are taken, because the store was closed or because its writer failed.
+    fn ended(&self) -> StoreFuture<()>;
     /// Flushes and stops; later changes are refused. Blocks.
     fn close(&self);
     fn status(&self) -> Status;

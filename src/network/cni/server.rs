@@ -27,6 +27,8 @@ use crate::rules::protocol_number;
 
 /// A call is one line; a configuration is far smaller than this.
 const LONGEST_REQUEST: u64 = 8 << 20;
+/// After a failure to accept a call: trying at once again would only burn time.
+const REST: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Shared by all calls and the loop that follows the API.
 #[derive(Clone)]
@@ -377,9 +379,12 @@ pub async fn serve(server: Server, path: &Path, shutdown: Shutdown) -> io::Resul
         let (stream, _) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: the next call may find one.
+                // Out of descriptors, most likely: a later call may find one.
                 tracing::warn!(%error, "cannot accept a network call");
-                continue;
+                tokio::select! {
+                    () = tokio::time::sleep(REST) => continue,
+                    () = shutdown.wait() => return Ok(()),
+                }
             }
         };
         let server = server.clone();

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, TrySendError, bounded};
 use rusqlite::{Connection, InterruptHandle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::writer::{Command, Writer};
 use super::{SqliteOptions, file, rows};
@@ -23,6 +23,17 @@ pub(super) struct Shared {
     pub(super) revision: AtomicU64,
     pub(super) compacted: AtomicU64,
     pub(super) keys: AtomicU64,
+    /// The writer's thread has ended, be it by a panic.
+    ended: watch::Sender<bool>,
+}
+
+/// Says that the writer has ended, however that came about.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.ended.send_replace(true);
+    }
 }
 
 pub struct SqliteStore {
@@ -74,7 +85,13 @@ impl SqliteStore {
         );
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || writer.run())
+            .spawn({
+                let ended = Ended(shared.clone());
+                move || {
+                    let _ended = ended;
+                    writer.run();
+                }
+            })
             .map_err(|error| Error::io(&options.directory, error))?;
         Ok(Self {
             commands,
@@ -168,6 +185,14 @@ impl Store for SqliteStore {
         self.ask(Command::Flush)
     }
 
+    fn ended(&self) -> StoreFuture<()> {
+        let mut ended = self.shared.ended.subscribe();
+        Box::pin(async move {
+            let waited = ended.wait_for(|ended| *ended).await;
+            waited.map(drop).map_err(|_| Error::Unavailable)
+        })
+    }
+
     fn close(&self) {
         let copy = self
             .copy
@@ -201,6 +226,7 @@ impl Store for SqliteStore {
             keys: self.shared.keys.load(Ordering::Acquire),
             size_bytes: size(database.clone()),
             wal_bytes: size(PathBuf::from(format!("{}-wal", database.display()))),
+            is_writing: !*self.shared.ended.borrow(),
         }
     }
 }

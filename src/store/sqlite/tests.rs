@@ -434,3 +434,30 @@ async fn a_backup_opens_as_a_store() {
     assert_eq!(sink.state.lock().unwrap().len(), 1);
     assert_eq!(restored.status().cluster_id, cluster);
 }
+
+/// A sink with a bug: the thread that writes ends in it.
+struct Panics;
+
+impl Sink for Panics {
+    fn record(&self, _: &Key, _: &[u8], _: Revision, _: Revision) {}
+    fn loaded(&self, _: Revision) {}
+    fn committed(&self, _: &[Event]) {
+        panic!("a bug");
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_has_ended_is_seen() {
+    let directory = Directory::new("ended");
+    let store = SqliteStore::open(SqliteOptions::new(&directory.0)).unwrap();
+    store.start(Arc::new(Panics)).unwrap();
+    assert!(store.status().is_writing);
+    let ended = store.ended();
+    let lost = store
+        .commit(put("/a", Expect::Absent, "1", Class::Durable))
+        .await;
+    assert_eq!(lost, Err(Error::Unavailable));
+    ended.await.unwrap();
+    assert!(!store.status().is_writing);
+    store.ended().await.unwrap();
+}

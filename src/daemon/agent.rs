@@ -150,7 +150,7 @@ async fn run_node(
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let mut parts = JoinSet::new();
-    node.announce(&mut parts);
+    node.announce(&mut parts)?;
     node.spawn_network(network, &mut parts);
     node.spawn_proxy(&mut parts)?;
     let mut runtime = tokio::select! {
@@ -192,8 +192,8 @@ impl Node<'_> {
     }
 
     /// Makes the node known at once: its pods' range is assigned while the runtime starts.
-    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) {
-        let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings());
+    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+        let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings()?);
         parts.spawn(async move {
             // The kubelet registers the node in any case, a little later.
             if let Err(error) = sampan_kubelet::node::announce(&client, &settings).await {
@@ -201,6 +201,7 @@ impl Node<'_> {
             }
             Ok(())
         });
+        Ok(())
     }
 
     fn spawn_network(
@@ -316,7 +317,7 @@ impl Node<'_> {
         parts: &mut JoinSet<anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
         let agent_dir = self.settings.agent_dir();
-        let settings = self.kubelet_settings();
+        let settings = self.kubelet_settings()?;
         let port = settings.port;
         let cgroups = match Cgroups::detect(&agent_dir) {
             Ok(cgroups) => Some(cgroups),
@@ -336,6 +337,7 @@ impl Node<'_> {
                 cgroups: cgroups.clone(),
                 journal: Some(self.journal.clone()),
                 nudge: Arc::clone(&self.nudge),
+                watcher: self.watcher.clone(),
             },
         );
         let checker = CertificateChecker::new(&self.membership.cluster.client_authority)?;
@@ -377,7 +379,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    fn kubelet_settings(&self) -> sampan_kubelet::Settings {
+    fn kubelet_settings(&self) -> anyhow::Result<sampan_kubelet::Settings> {
         let agent_dir = self.settings.agent_dir();
         let mut settings = sampan_kubelet::Settings::new(self.name(), agent_dir);
         settings.node_ips = self.identity.ips.clone();
@@ -387,7 +389,8 @@ impl Node<'_> {
         settings.labels = labels;
         settings.taints = self.settings.node_taints.iter().map(taint).collect();
         settings.resolv_conf = Some(self.resolv_conf());
-        settings
+        sampan_kubelet::arguments::apply(&mut settings, &self.settings.kubelet_args)?;
+        Ok(settings)
     }
 }
 

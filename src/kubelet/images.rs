@@ -19,9 +19,6 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Pulls at the same time: more only share the same line.
-const PARALLEL_PULLS: usize = 3;
-
 /// Why there is no image; `reason` is what the container's status shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoImage {
@@ -45,12 +42,12 @@ pub struct Puller {
 }
 
 impl Puller {
-    pub fn new(images: Images, client: Client, recorder: Recorder) -> Self {
+    pub fn new(images: Images, client: Client, recorder: Recorder, parallel_pulls: usize) -> Self {
         Self {
             images,
             client,
             recorder,
-            slots: Arc::new(Semaphore::new(PARALLEL_PULLS)),
+            slots: Arc::new(Semaphore::new(parallel_pulls)),
         }
     }
 

@@ -24,6 +24,7 @@
 //! port 10250 and sees pods through [`lookup`] only.
 
 pub mod admission;
+pub mod arguments;
 pub mod backoff;
 pub mod cgroup;
 pub mod config;
@@ -58,7 +59,9 @@ pub mod server;
 pub mod settings;
 pub mod start;
 pub mod state;
+pub mod static_pods;
 pub mod status;
+pub mod storage_limits;
 pub mod text;
 pub mod volumes;
 pub mod worker;

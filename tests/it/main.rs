@@ -3,6 +3,7 @@
 
 mod layers;
 mod licences;
+mod node;
 mod rolling;
 mod rows;
 mod support;

@@ -1,6 +1,7 @@
 //! What the tests stand on: a running `sampan`, network namespaces, kubectl, images made from local files.
 
 pub mod cluster;
+pub mod http;
 pub mod image;
 pub mod load;
 pub mod netns;

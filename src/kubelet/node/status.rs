@@ -2,7 +2,7 @@
 
 use crate::fields::amounts;
 use crate::machine::{Disk, MachineInfo, Memory};
-use crate::qos::Amounts;
+use crate::qos::{Amounts, amount};
 use crate::settings::Settings;
 use crate::status::wire_time;
 use jiff::Timestamp;
@@ -95,15 +95,30 @@ fn huge_pages(machine: &MachineInfo) -> Amounts {
 }
 
 /// What pods may have of it.
-pub fn allocatable(machine: &MachineInfo, disk: &Disk, max_pods: u32) -> Amounts {
+pub fn allocatable(settings: &Settings, machine: &MachineInfo, disk: &Disk) -> Amounts {
     let huge: u64 = machine.huge_pages.iter().map(|(s, n)| s * n).sum();
     let memory = machine.memory_bytes.saturating_sub(MEMORY_RESERVE + huge);
     let storage = disk.capacity_bytes / 100 * (100 - DISK_RESERVE_PERCENT);
+    let reserved = |name: &str| amount(Some(&settings.reserved), name);
+    let without = |whole: u64, name: &str| {
+        whole.saturating_sub(u64::try_from(reserved(name).value()).unwrap_or_default())
+    };
+    let millis = machine.cpus * 1000;
+    let millis =
+        millis.saturating_sub(u64::try_from(reserved("cpu").milli_value()).unwrap_or_default());
+    let cpu = if millis % 1000 == 0 {
+        (millis / 1000).to_string()
+    } else {
+        format!("{millis}m")
+    };
     let mut all = amounts([
-        ("cpu", machine.cpus.to_string()),
-        ("memory", format!("{}Ki", memory / 1024)),
-        ("ephemeral-storage", storage.to_string()),
-        ("pods", max_pods.to_string()),
+        ("cpu", cpu),
+        ("memory", format!("{}Ki", without(memory, "memory") / 1024)),
+        (
+            "ephemeral-storage",
+            without(storage, "ephemeral-storage").to_string(),
+        ),
+        ("pods", settings.max_pods.to_string()),
     ]);
     all.extend(huge_pages(machine));
     all
@@ -118,7 +133,7 @@ pub fn render(facts: &Facts<'_>, before: &NodeStatus, now: Timestamp) -> NodeSta
     let (capacity, allocatable) = if knows_disk {
         (
             Some(capacity(facts.machine, disk, max_pods)),
-            Some(allocatable(facts.machine, disk, max_pods)),
+            Some(allocatable(settings, facts.machine, disk)),
         )
     } else {
         (before.capacity.clone(), before.allocatable.clone())

@@ -126,6 +126,7 @@ impl Node {
             cgroups: Cgroups::detect(&self.settings.agent_dir).ok(),
             journal: None,
             nudge: Arc::new(Notify::new()),
+            watcher: self.watcher.clone(),
         };
         let kubelet = Kubelet::new(settings, parts);
         let lookup = kubelet.lookup();

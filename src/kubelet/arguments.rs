@@ -1,7 +1,7 @@
 //! Arguments of the kubelet under upstream's names: one row each, for what has an effect here.
 
 use crate::qos::Amounts;
-use crate::settings::Settings;
+use crate::settings::{Floor, Settings};
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use sampan_api::quantity::Quantity;
@@ -54,6 +54,25 @@ const ROWS: &[Row] = &[
         s.log_max_bytes = u64::try_from(quantity(v)?.value()).unwrap_or_default();
         if s.log_max_bytes == 0 {
             return Err("must be above zero".to_owned());
+        }
+        Ok(())
+    }),
+    row("eviction-hard", |s, v| {
+        for word in words(v) {
+            let (signal, value) = word.split_once('<').ok_or("must be SIGNAL<QUANTITY,…")?;
+            let floor = floor(value)?;
+            match signal {
+                "memory.available" => s.floors.memory = floor,
+                "nodefs.available" => s.floors.disk = floor,
+                "nodefs.inodesFree" => s.floors.inodes = floor,
+                // Images lie on the node's file system here.
+                "imagefs.available" | "imagefs.inodesFree" => {}
+                other => {
+                    return Err(format!(
+                        "{other:?} is none of memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree"
+                    ));
+                }
+            }
         }
         Ok(())
     }),
@@ -201,6 +220,20 @@ fn quantity(text: &str) -> Result<Quantity, String> {
         .map_err(|_| "not a quantity such as 10Mi".to_owned())
 }
 
+/// `10%` or `100Mi`.
+fn floor(text: &str) -> Result<Floor, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        let bytes = u64::try_from(quantity(text)?.value());
+        return bytes
+            .map(Floor::Bytes)
+            .map_err(|_| "must not be negative".to_owned());
+    };
+    match percent.parse::<f64>() {
+        Ok(number) if (0.0..=100.0).contains(&number) => Ok(Floor::Percent(number)),
+        _ => Err("must be a percentage from 0% to 100%".to_owned()),
+    }
+}
+
 /// `cpu=100m,memory=200Mi`, added to what is reserved already.
 fn reserve(reserved: &mut Amounts, text: &str) -> Result<(), String> {
     const KNOWN: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -286,6 +319,10 @@ mod tests {
             ("node-status-update-frequency", "1m30s"),
             ("register-with-taints", "a=b:NoSchedule,c:NoExecute"),
             ("serialize-image-pulls", "true"),
+            (
+                "eviction-hard",
+                "memory.available<1Gi,nodefs.available<2.5%",
+            ),
         ])
         .unwrap();
         assert_eq!(settings.max_pods, 20);
@@ -295,6 +332,8 @@ mod tests {
         assert_eq!(settings.look_interval, Duration::from_secs(90));
         assert_eq!(settings.taints[1].effect, "NoExecute");
         assert_eq!(settings.parallel_pulls, 1);
+        assert_eq!(settings.floors.memory, Floor::Bytes(1 << 30));
+        assert_eq!(settings.floors.disk.of(1000), 25);
     }
 
     #[test]
@@ -321,6 +360,8 @@ mod tests {
             ("system-reserved", "cpu"),
             ("node-status-update-frequency", "10"),
             ("image-gc-high-threshold", "101"),
+            ("eviction-hard", "pid.available<5"),
+            ("eviction-hard", "memory.available<x%"),
             ("image-gc-low-threshold", "90"),
             ("cluster-dns", "x"),
             ("register-with-taints", "a"),
@@ -332,6 +373,14 @@ mod tests {
                     .starts_with(&format!("--kubelet-arg={name}=")),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn the_readme_names_all() {
+        let readme = include_str!("../../README.md");
+        for name in names() {
+            assert!(readme.contains(&format!("`{name}`")), "{name}");
         }
     }
 

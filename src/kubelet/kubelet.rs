@@ -14,6 +14,7 @@ use crate::node::{NodeLoop, status};
 use crate::objects::ObjectCache;
 use crate::relist::{Relister, Watch};
 use crate::resolv::{self, Names};
+use crate::runtime::images::Imported;
 use crate::settings::Settings;
 use crate::static_pods;
 use crate::volumes::mount;
@@ -57,6 +58,8 @@ pub struct Parts {
     /// Notified when something changes that makes the node ready, such as the pod network.
     pub nudge: Arc<Notify>,
     pub watcher: FileWatcher,
+    /// What came from archives.
+    pub imported: watch::Receiver<Imported>,
 }
 
 /// A kubelet that is ready to run.
@@ -191,6 +194,7 @@ impl Kubelet {
                 client.clone(),
                 self.recorder.clone(),
                 self.settings.parallel_pulls,
+                self.parts.imported.clone(),
             ),
             handlers: Handlers::new(runtime.clone())?,
             objects: ObjectCache::new(client.clone(), shutdown.clone()),
@@ -237,6 +241,14 @@ impl Kubelet {
             shutdown.clone(),
         );
         task::spawn("log-rotation", rotation);
+        let images = crate::image_gc::Collector {
+            settings: Arc::clone(&self.settings),
+            runtime: context.runtime.clone(),
+            images: Images::new(self.parts.channel.clone()),
+            recorder: self.recorder.clone(),
+            imported: self.parts.imported.clone(),
+        };
+        task::spawn("image-gc", images.run(shutdown.clone()));
         let limits = crate::storage_limits::Watch {
             views: Arc::clone(&self.views),
             dirs: context.dirs.clone(),

@@ -37,6 +37,7 @@ pub mod fields;
 pub mod handlers;
 pub mod hooks;
 pub mod hosts;
+pub mod image_gc;
 pub mod images;
 pub mod inotify;
 mod kubelet;

@@ -150,7 +150,15 @@ impl Manager {
                 () = self.shutdown.wait() => return,
             }
         }
-        for note in early {
+        // Whatever the list brought lies in the box by now.
+        while let Ok(note) = inbox.try_recv() {
+            self.hear_early(note, &mut early);
+        }
+        // Pods first: what the runtime holds of them must find its worker, or it would be cleaned up.
+        let (runtime, pods): (Vec<Note>, Vec<Note>) = early
+            .into_iter()
+            .partition(|note| matches!(note, Note::Runtime(_)));
+        for note in pods.into_iter().chain(runtime) {
             self.hear(note);
         }
         loop {

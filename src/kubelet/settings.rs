@@ -7,6 +7,31 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Below these the node is under pressure, and what is below is not for pods.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Floors {
+    pub memory: Floor,
+    pub disk: Floor,
+    pub inodes: Floor,
+}
+
+/// So much has to stay free.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Floor {
+    Bytes(u64),
+    Percent(f64),
+}
+
+impl Floor {
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            // Figures of disks are far below what a float holds exactly.
+            Self::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
 /// When images that nobody uses are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageGc {
@@ -48,6 +73,9 @@ pub struct Settings {
     /// How often the node is looked at.
     pub look_interval: Duration,
     pub image_gc: ImageGc,
+    /// The sandbox image, if it is not the built-in one.
+    pub pause_image: Option<String>,
+    pub floors: Floors,
     /// Where the kubelet's server listens.
     pub port: u16,
     /// What the node reports as its kubelet's version.
@@ -86,6 +114,12 @@ impl Settings {
                 high_percent: 85,
                 low_percent: 80,
                 minimum_age: Duration::from_secs(120),
+            },
+            pause_image: None,
+            floors: Floors {
+                memory: Floor::Bytes(100 << 20),
+                disk: Floor::Percent(10.0),
+                inodes: Floor::Percent(5.0),
             },
             port: Self::DEFAULT_PORT,
             version: concat!("v1.36.2+sampan", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -412,9 +412,10 @@ impl Worker {
                     .unwrap_or_default();
                 let about = crate::events::container_reference(&pod, &name);
                 let message = format!("Back-off pulling image {image:?}");
-                self.context
-                    .recorder
-                    .record(about, false, "BackOff", message);
+                let recorder = &self.context.recorder;
+                recorder.record(about.clone(), false, "BackOff", message);
+                let message = "Error: ImagePullBackOff".to_owned();
+                recorder.record(about, true, "Failed", message);
             }
         }
     }

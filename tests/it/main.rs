@@ -4,6 +4,7 @@
 mod layers;
 mod licences;
 mod node;
+mod node_churn;
 mod rolling;
 mod rows;
 mod support;

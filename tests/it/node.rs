@@ -7,6 +7,7 @@ mod controllers;
 mod lifecycle;
 mod network;
 mod probes;
+mod pulls;
 mod resources;
 mod scene;
 mod security;
@@ -35,6 +36,9 @@ const SCENARIOS: &[Scenario] = &[
     ("crash-loop", lifecycle::crash_loop),
     ("restart-policies", lifecycle::restart_policies),
     ("init-containers", lifecycle::init_containers),
+    ("image-collection", pulls::collection),
+    ("pull-policies", pulls::policies),
+    ("pull-credentials", pulls::credentials),
     ("sidecars", lifecycle::sidecars),
     ("termination-messages", lifecycle::termination_messages),
     ("graceful-end", lifecycle::graceful_end),
@@ -100,6 +104,8 @@ impl Node {
         let mut all = vec![
             "--node-name=n".to_owned(),
             format!("--node-ip={}", itself.address),
+            // How full this machine's disk is, is not what is tested.
+            "--kubelet-arg=eviction-hard=nodefs.available<1%".to_owned(),
             format!(
                 "--write-kubeconfig={}",
                 scratch.path().join("kubeconfig").display()
@@ -107,6 +113,16 @@ impl Node {
         ];
         all.extend(options.iter().map(|option| (*option).to_owned()));
         Sampan::start("server", scratch.path(), Some(itself), &all)
+    }
+
+    /// Where the node's own containerd listens.
+    pub fn containerd_socket(&self) -> String {
+        let config = self.server.data_dir.join("agent/containerd/config.toml");
+        let text = std::fs::read_to_string(config).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("address = \""));
+        line.unwrap().trim_end_matches('"').to_owned()
     }
 
     pub fn wait_ready(&self) {
@@ -128,6 +144,9 @@ fn pods_live_as_upstream_has_them() {
             "--kubelet-arg=container-log-max-size=64Ki",
             "--kubelet-arg=container-log-max-files=3",
             "--kubelet-arg=allowed-unsafe-sysctls=net.core.*",
+            "--kubelet-arg=image-gc-high-threshold=2",
+            "--kubelet-arg=image-gc-low-threshold=1",
+            "--kubelet-arg=minimum-image-ttl-duration=20s",
         ],
     );
     let only = std::env::var("SAMPAN_TEST_ONLY").unwrap_or_default();

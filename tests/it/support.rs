@@ -6,6 +6,7 @@ pub mod image;
 pub mod load;
 pub mod netns;
 pub mod process;
+pub mod registry;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

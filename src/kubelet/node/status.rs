@@ -3,7 +3,7 @@
 use crate::fields::amounts;
 use crate::machine::{Disk, MachineInfo, Memory};
 use crate::qos::{Amounts, amount};
-use crate::settings::Settings;
+use crate::settings::{Floor, Settings};
 use crate::status::wire_time;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -13,11 +13,6 @@ use k8s_openapi::api::core::v1::{
 use sampan_cri::runtime::v1::{Image, RuntimeFeatures, RuntimeHandler};
 use serde_json::{Value, json};
 
-/// Below this the kernel is close to killing.
-const MEMORY_RESERVE: u64 = 100 << 20;
-/// Of the disk, this share is not for pods.
-const DISK_RESERVE_PERCENT: u64 = 10;
-const INODES_RESERVE_PERCENT: u64 = 5;
 const MAX_IMAGES: usize = 50;
 const MAX_IMAGE_NAMES: usize = 5;
 
@@ -96,9 +91,14 @@ fn huge_pages(machine: &MachineInfo) -> Amounts {
 
 /// What pods may have of it.
 pub fn allocatable(settings: &Settings, machine: &MachineInfo, disk: &Disk) -> Amounts {
+    let floors = settings.floors;
     let huge: u64 = machine.huge_pages.iter().map(|(s, n)| s * n).sum();
-    let memory = machine.memory_bytes.saturating_sub(MEMORY_RESERVE + huge);
-    let storage = disk.capacity_bytes / 100 * (100 - DISK_RESERVE_PERCENT);
+    let memory = machine
+        .memory_bytes
+        .saturating_sub(floors.memory.of(machine.memory_bytes) + huge);
+    let storage = disk
+        .capacity_bytes
+        .saturating_sub(floors.disk.of(disk.capacity_bytes));
     let reserved = |name: &str| amount(Some(&settings.reserved), name);
     let without = |whole: u64, name: &str| {
         whole.saturating_sub(u64::try_from(reserved(name).value()).unwrap_or_default())
@@ -234,15 +234,14 @@ struct Row {
 
 fn conditions(facts: &Facts<'_>, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
     let health = facts.health;
+    let floors = facts.settings.floors;
     let memory = &health.memory;
     let disk = &health.disk;
-    let low_memory = memory.total_bytes > 0 && memory.available_bytes < MEMORY_RESERVE;
-    let low = |free: u64, total: u64, percent: u64| total > 0 && free < total / 100 * percent;
-    let low_disk = low(
-        disk.available_bytes,
-        disk.capacity_bytes,
-        DISK_RESERVE_PERCENT,
-    ) || low(disk.inodes_free, disk.inodes, INODES_RESERVE_PERCENT);
+    let low_memory =
+        memory.total_bytes > 0 && memory.available_bytes < floors.memory.of(memory.total_bytes);
+    let low = |free: u64, total: u64, floor: Floor| total > 0 && free < floor.of(total);
+    let low_disk = low(disk.available_bytes, disk.capacity_bytes, floors.disk)
+        || low(disk.inodes_free, disk.inodes, floors.inodes);
     let problems: Vec<&str> = [&health.runtime, &health.network]
         .into_iter()
         .filter_map(|r| r.as_ref().err().map(String::as_str))

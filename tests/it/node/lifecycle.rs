@@ -131,14 +131,12 @@ pub(super) fn sidecars(scene: &Scene<'_>) {
     let side = format!(
         "{mounts}, restartPolicy: Always, startupProbe: {{exec: {{command: [test, -e, /v/up]}}, periodSeconds: 1}}"
     );
-    let side_script = format!(
-        "trap 'echo side-end >> /v/order; exit 0' TERM; sleep 1; echo side >> /v/order; touch /v/up; while :; do sleep 0.1; done"
-    );
+    let side_script = "trap 'echo side-end >> /v/order; exit 0' TERM; sleep 1; echo side >> /v/order; touch /v/up; while :; do sleep 0.1; done";
     scene.pod(
         "runs",
         &format!(
             "initContainers: [{}, {}], containers: [{}], volumes: [{{name: v, emptyDir: {{}}}}]",
-            container("side", &side_script, &side),
+            container("side", side_script, &side),
             container("plain", "echo plain >> /v/order", mounts),
             container("main", &format!("echo main >> /v/order; {FOREVER}"), mounts)
         ),
@@ -148,7 +146,7 @@ pub(super) fn sidecars(scene: &Scene<'_>) {
         &format!(
             "restartPolicy: Never, terminationGracePeriodSeconds: 20, initContainers: [{}], containers: [{}], \
              volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]",
-            container("side", &side_script, &side),
+            container("side", side_script, &side),
             container("main", "sleep 1; echo main-end >> /v/order", mounts),
             folder(scene, "sidecar")
         ),

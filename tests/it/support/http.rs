@@ -89,7 +89,6 @@ async fn accept(
     }
 }
 
-#[allow(dead_code)]
 pub fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }

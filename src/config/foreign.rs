@@ -62,10 +62,6 @@ static ADVICE: &[(&str, &str)] = &[
         "containerd's overlayfs snapshotter is used; for another one use --container-runtime-endpoint",
     ),
     (
-        "private-registry",
-        "put registry settings below <data-dir>/agent/containerd/certs.d",
-    ),
-    (
         "secrets-encryption",
         "Secrets are always encrypted at rest; leave it out",
     ),

@@ -352,6 +352,18 @@ pub static OPTIONS: &[OptionRow] = &[
         },
     ),
     row(
+        "private-registry",
+        One,
+        "FILE",
+        Some("/etc/sampan/registries.yaml"),
+        Both,
+        "Mirrors, certificates and logins of image registries, if the file is there",
+        |s, v| {
+            s.private_registry = PathBuf::from(non_empty(v)?);
+            Ok(())
+        },
+    ),
+    row(
         "pause-image",
         One,
         "IMAGE",

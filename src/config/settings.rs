@@ -33,6 +33,7 @@ pub struct Settings {
     pub disable_controller_manager: bool,
     pub disable: Vec<Component>,
     pub container_runtime_endpoint: Option<PathBuf>,
+    pub private_registry: PathBuf,
     pub pause_image: Option<String>,
     pub resolv_conf: Option<PathBuf>,
     pub kubelet_args: Vec<(String, String)>,

@@ -22,7 +22,7 @@ use sampan_host::Journal;
 use sampan_kubelet::cgroup::Cgroups;
 use sampan_kubelet::inotify::FileWatcher;
 use sampan_kubelet::machine::MachineInfo;
-use sampan_kubelet::runtime::images::ImageFolder;
+use sampan_kubelet::runtime::images::{ImageFolder, Imported};
 use sampan_kubelet::runtime::supervisor::{self, RuntimeHandle, RuntimeSettings};
 use sampan_kubelet::server::{self, Access, ServerState};
 use sampan_kubelet::{Kubelet, Parts};
@@ -31,7 +31,7 @@ use sampan_pki::Identity;
 use sampan_pki::authority::LeafSpec;
 use sampan_util::Shutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::controlplane::ControlPlane;
@@ -68,7 +68,11 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
         () = shutdown.wait() => return Ok(()),
     };
     let kubelet = Client::new(Arc::new(joined.kubelet));
-    let cluster = info::read(&kubelet).await?;
+    let kept = settings.agent_dir().join("tls/cluster.json");
+    let cluster = tokio::select! {
+        learned = info::learn(&kubelet, &kept) => learned?,
+        () = shutdown.wait() => return Ok(()),
+    };
     let membership = Membership {
         kubelet,
         proxy: Client::new(Arc::new(joined.proxy)),
@@ -150,15 +154,15 @@ async fn run_node(
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let mut parts = JoinSet::new();
-    node.announce(&mut parts);
+    node.announce(&mut parts)?;
     node.spawn_network(network, &mut parts);
     node.spawn_proxy(&mut parts)?;
     let mut runtime = tokio::select! {
         started = node.start_runtime() => started?,
         () = shutdown.wait() => return Ok(()),
     };
-    node.spawn_images(&runtime, &mut parts);
-    node.spawn_kubelet(&runtime, &mut parts).await?;
+    let imported = node.spawn_images(&runtime, &mut parts);
+    node.spawn_kubelet(&runtime, imported, &mut parts).await?;
     while let Some(ended) = parts.join_next().await {
         match ended {
             Ok(Ok(())) => {}
@@ -192,8 +196,8 @@ impl Node<'_> {
     }
 
     /// Makes the node known at once: its pods' range is assigned while the runtime starts.
-    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) {
-        let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings());
+    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+        let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings()?);
         parts.spawn(async move {
             // The kubelet registers the node in any case, a little later.
             if let Err(error) = sampan_kubelet::node::announce(&client, &settings).await {
@@ -201,6 +205,7 @@ impl Node<'_> {
             }
             Ok(())
         });
+        Ok(())
     }
 
     fn spawn_network(
@@ -278,9 +283,14 @@ impl Node<'_> {
     }
 
     /// Archives in `<data-dir>/agent/images` become images, at start and when they appear.
-    fn spawn_images(&self, runtime: &RuntimeHandle, parts: &mut JoinSet<anyhow::Result<()>>) {
+    /// Answers what is imported.
+    fn spawn_images(
+        &self,
+        runtime: &RuntimeHandle,
+        parts: &mut JoinSet<anyhow::Result<()>>,
+    ) -> watch::Receiver<Imported> {
         if self.settings.container_runtime_endpoint.is_some() {
-            return;
+            return watch::channel(Some(Default::default())).1;
         }
         let settings = self.runtime_settings();
         let folder = ImageFolder::new(
@@ -290,7 +300,9 @@ impl Node<'_> {
             self.watcher.clone(),
         );
         let shutdown = self.shutdown.clone();
+        let imported = folder.imported();
         parts.spawn(async move { folder.run(shutdown).await.context("image folder") });
+        imported
     }
 
     fn runtime_settings(&self) -> RuntimeSettings {
@@ -299,6 +311,7 @@ impl Node<'_> {
         let mut settings = RuntimeSettings::new(agent_dir, paths.cni_bin, paths.cni_conf);
         settings.endpoint = self.settings.container_runtime_endpoint.clone();
         settings.pause_image = self.settings.pause_image.clone();
+        settings.registries = Some(self.settings.private_registry.clone());
         settings.debug = self.settings.debug;
         settings
     }
@@ -313,10 +326,11 @@ impl Node<'_> {
     async fn spawn_kubelet(
         &self,
         runtime: &RuntimeHandle,
+        imported: watch::Receiver<Imported>,
         parts: &mut JoinSet<anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
         let agent_dir = self.settings.agent_dir();
-        let settings = self.kubelet_settings();
+        let settings = self.kubelet_settings()?;
         let port = settings.port;
         let cgroups = match Cgroups::detect(&agent_dir) {
             Ok(cgroups) => Some(cgroups),
@@ -336,6 +350,8 @@ impl Node<'_> {
                 cgroups: cgroups.clone(),
                 journal: Some(self.journal.clone()),
                 nudge: Arc::clone(&self.nudge),
+                watcher: self.watcher.clone(),
+                imported,
             },
         );
         let checker = CertificateChecker::new(&self.membership.cluster.client_authority)?;
@@ -377,7 +393,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    fn kubelet_settings(&self) -> sampan_kubelet::Settings {
+    fn kubelet_settings(&self) -> anyhow::Result<sampan_kubelet::Settings> {
         let agent_dir = self.settings.agent_dir();
         let mut settings = sampan_kubelet::Settings::new(self.name(), agent_dir);
         settings.node_ips = self.identity.ips.clone();
@@ -387,7 +403,9 @@ impl Node<'_> {
         settings.labels = labels;
         settings.taints = self.settings.node_taints.iter().map(taint).collect();
         settings.resolv_conf = Some(self.resolv_conf());
-        settings
+        settings.pause_image = self.settings.pause_image.clone();
+        sampan_kubelet::arguments::apply(&mut settings, &self.settings.kubelet_args)?;
+        Ok(settings)
     }
 }
 

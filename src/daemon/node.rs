@@ -15,6 +15,9 @@ pub(crate) struct NodeIdentity {
 
 impl NodeIdentity {
     pub(crate) fn of(settings: &Settings) -> anyhow::Result<Self> {
+        // Refused before anything is started.
+        let mut kubelet = sampan_kubelet::Settings::new("", settings.agent_dir());
+        sampan_kubelet::arguments::apply(&mut kubelet, &settings.kubelet_args)?;
         let name = match &settings.node_name {
             Some(name) => name.clone(),
             None => host_facts::node_name()?,

@@ -13,11 +13,13 @@ pub struct NodeRoom<'a> {
     pub node: Option<&'a Node>,
     pub allocatable: &'a Amounts,
     pub pods: &'a [&'a Pod],
+    /// Kernel parameters allowed beside the safe ones.
+    pub unsafe_sysctls: &'a [String],
 }
 
 /// Why the pod cannot run here, if it cannot.
 pub fn judge(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
-    unsafe_sysctl(pod)
+    unsafe_sysctl(pod, room.unsafe_sysctls)
         .or_else(|| too_large(pod, room))
         .or_else(|| wrong_node(pod, room))
         .or_else(|| taken_ports(pod, room))
@@ -26,8 +28,9 @@ pub fn judge(pod: &Pod, room: &NodeRoom<'_>) -> Option<Verdict> {
 fn refused(reason: &str, message: String) -> Verdict {
     Verdict {
         reason: reason.to_owned(),
-        message: format!("Pod was rejected: {message}"),
+        message,
         refused: true,
+        grace: None,
     }
 }
 
@@ -47,11 +50,18 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-fn unsafe_sysctl(pod: &Pod) -> Option<Verdict> {
+fn unsafe_sysctl(pod: &Pod, allowed: &[String]) -> Option<Verdict> {
     let context = pod::spec(pod).security_context.as_ref()?;
     let names = context.sysctls.iter().flatten();
     let mut names = names.map(|s| s.name.replace('/', "."));
-    let forbidden = names.find(|name| !SAFE_SYSCTLS.contains(&name.as_str()))?;
+    let is_allowed = |name: &str| {
+        SAFE_SYSCTLS.contains(&name)
+            || allowed.iter().any(|a| match a.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => a == name,
+            })
+    };
+    let forbidden = names.find(|name| !is_allowed(name))?;
     Some(refused(
         "SysctlForbidden",
         format!("forbidden sysctl: {forbidden:?} not allowlisted"),
@@ -237,6 +247,7 @@ mod tests {
             node: Some(&node),
             allocatable: &allocatable,
             pods: others,
+            unsafe_sysctls: &[],
         };
         judge(pod, &room).map(|v| (v.reason, v.message))
     }
@@ -252,7 +263,7 @@ mod tests {
         assert_eq!(reason_text, "OutOfcpu");
         assert_eq!(
             message,
-            "Pod was rejected: Node didn't have enough resource: cpu, requested: 800, used: 300, capacity: 1000"
+            "Node didn't have enough resource: cpu, requested: 800, used: 300, capacity: 1000"
         );
         let none = pod("0");
         let full = [&none, &none, &none];
@@ -271,7 +282,7 @@ mod tests {
             refused,
             (
                 "SysctlForbidden".to_owned(),
-                "Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted".to_owned()
+                "forbidden sysctl: \"kernel.msgmax\" not allowlisted".to_owned()
             )
         );
     }

@@ -8,6 +8,7 @@ use crate::images::Puller;
 use crate::objects::ObjectCache;
 use crate::relist::Relister;
 use crate::resolv::Names;
+use crate::settings::Settings;
 use k8s_openapi::api::core::v1::Service;
 use sampan_client::{Client, Lister, Recorder};
 use sampan_cri::Runtime;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 pub struct Context {
+    pub settings: Arc<Settings>,
     pub node_name: String,
     pub client: Client,
     pub recorder: Recorder,

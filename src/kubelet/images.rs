@@ -7,6 +7,7 @@ use crate::backoff::go_duration;
 use crate::config::security::ImageUser;
 use crate::events::container_reference;
 use crate::pod;
+use crate::runtime::images::Imported;
 use crate::text;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Secret};
@@ -16,11 +17,8 @@ use sampan_cri::runtime::v1::{
     AuthConfig, ImageSpec, ImageStatusRequest, PodSandboxConfig, PullImageRequest,
 };
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
-
-/// Pulls at the same time: more only share the same line.
-const PARALLEL_PULLS: usize = 3;
 
 /// Why there is no image; `reason` is what the container's status shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,15 +40,23 @@ pub struct Puller {
     client: Client,
     recorder: Recorder,
     slots: Arc<Semaphore>,
+    imported: watch::Receiver<Imported>,
 }
 
 impl Puller {
-    pub fn new(images: Images, client: Client, recorder: Recorder) -> Self {
+    pub fn new(
+        images: Images,
+        client: Client,
+        recorder: Recorder,
+        parallel_pulls: usize,
+        imported: watch::Receiver<Imported>,
+    ) -> Self {
         Self {
             images,
             client,
             recorder,
-            slots: Arc::new(Semaphore::new(PARALLEL_PULLS)),
+            slots: Arc::new(Semaphore::new(parallel_pulls)),
+            imported,
         }
     }
 
@@ -104,6 +110,9 @@ impl Puller {
         about: &ObjectReference,
         image: &str,
     ) -> Result<Option<FoundImage>, NoImage> {
+        // What lies in an archive is not asked of a registry. The sender ends with the node.
+        let mut imported = self.imported.clone();
+        drop(imported.wait_for(Option::is_some).await);
         self.inspect(image).await.map_err(|error| {
             let message = format!("Failed to inspect image {image:?}: {}", text::grpc(&error));
             self.recorder
@@ -206,11 +215,11 @@ impl Puller {
 
     async fn logins(&self, pod: &Pod, image: &str) -> Vec<AuthConfig> {
         let names = pod::spec(pod).image_pull_secrets.iter().flatten();
-        let (mut logins, mut missing) = (Vec::new(), Vec::new());
+        let (mut secrets, mut missing) = (Vec::new(), Vec::new());
         for reference in names {
             let namespace = Some(pod::namespace(pod));
             match self.client.get::<Secret>(namespace, &reference.name).await {
-                Ok(secret) => logins.extend(credentials::for_image(&secret, image)),
+                Ok(secret) => secrets.push(secret),
                 Err(_) => missing.push(reference.name.as_str()),
             }
         }
@@ -222,7 +231,7 @@ impl Puller {
             self.recorder
                 .warning(pod, "FailedToRetrieveImagePullSecret", message);
         }
-        logins
+        credentials::for_image(&secrets, image)
     }
 }
 

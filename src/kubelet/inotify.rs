@@ -56,7 +56,7 @@ pub struct FileWatch {
 /// What happened since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// Somebody who had been writing closed the file (or one of the folder).
+    /// Somebody who had been writing closed the file (or one of the folder), or moved a whole one in.
     pub closed: bool,
 }
 
@@ -168,7 +168,9 @@ async fn read(shared: Arc<Shared>) {
                     shared.tell_all();
                 }
                 Ok(event) => {
-                    let closed = event.events().contains(ReadFlags::CLOSE_WRITE);
+                    let closed = event
+                        .events()
+                        .intersects(ReadFlags::CLOSE_WRITE | ReadFlags::MOVED_TO);
                     shared.tell(event.wd(), closed);
                 }
                 Err(rustix::io::Errno::INTR) => {}

@@ -6,6 +6,7 @@ use crate::dirs::Dirs;
 use crate::fields::Surroundings;
 use crate::handlers::Handlers;
 use crate::images::Puller;
+use crate::inotify::FileWatcher;
 use crate::lookup::Lookup;
 use crate::machine::{Disk, MachineInfo};
 use crate::manager::{Manager, Note, Views};
@@ -13,10 +14,12 @@ use crate::node::{NodeLoop, status};
 use crate::objects::ObjectCache;
 use crate::relist::{Relister, Watch};
 use crate::resolv::{self, Names};
+use crate::runtime::images::Imported;
 use crate::settings::Settings;
+use crate::static_pods;
 use crate::volumes::mount;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use sampan_client::{Client, Informers, ListParams, Recorder};
+use sampan_client::{Client, Informers, ListParams, Lister, Recorder};
 use sampan_cri::{Channel, Containerd, Images, Runtime};
 use sampan_host::Journal;
 use sampan_util::{Shutdown, task};
@@ -54,6 +57,9 @@ pub struct Parts {
     pub journal: Option<Journal>,
     /// Notified when something changes that makes the node ready, such as the pod network.
     pub nudge: Arc<Notify>,
+    pub watcher: FileWatcher,
+    /// What came from archives.
+    pub imported: watch::Receiver<Imported>,
 }
 
 /// A kubelet that is ready to run.
@@ -166,7 +172,7 @@ impl Kubelet {
         Surroundings {
             host_ips: ips.map(ToString::to_string).collect(),
             pod_ips: Vec::new(),
-            allocatable: status::allocatable(&self.machine, &disk, self.settings.max_pods),
+            allocatable: status::allocatable(&self.settings, &self.machine, &disk),
         }
     }
 
@@ -180,9 +186,16 @@ impl Kubelet {
         let runtime = Runtime::new(self.parts.channel.clone());
         let images = Images::new(self.parts.channel.clone());
         Ok(Arc::new(Context {
+            settings: Arc::clone(&self.settings),
             node_name: self.settings.node_name.clone(),
             recorder: self.recorder.clone(),
-            puller: Puller::new(images, client.clone(), self.recorder.clone()),
+            puller: Puller::new(
+                images,
+                client.clone(),
+                self.recorder.clone(),
+                self.settings.parallel_pulls,
+                self.parts.imported.clone(),
+            ),
             handlers: Handlers::new(runtime.clone())?,
             objects: ObjectCache::new(client.clone(), shutdown.clone()),
             services: self.parts.informers.lister::<Service>(),
@@ -213,38 +226,76 @@ impl Kubelet {
         let node = informers.lister_with::<Node>(None, itself);
         let (notes, inbox) = mpsc::unbounded_channel();
         Manager::listen(&pods, &notes);
+        let shown = self.follow_static_pods(&notes, &pods, &node, &shutdown);
         let watching = task::spawn("relist", {
-            let (pods, shutdown) = (pods.clone(), shutdown.clone());
+            let shutdown = shutdown.clone();
             let watch = self.watch(&context, &notes);
-            let leftovers = Manager::find_leftovers(&context);
-            let notes = notes.clone();
-            async move {
-                // Only now is it known which pods are whose: before, everything looks left over.
-                pods.synced().await;
-                if shutdown.is_triggered() {
-                    return;
-                }
-                let _ended = notes.send(Note::Runtime(leftovers));
-                watch.run(shutdown).await;
-            }
+            // The manager looks at them once it knows which pods are whose.
+            let _ended = notes.send(Note::Runtime(Manager::find_leftovers(&context)));
+            async move { watch.run(shutdown).await }
         });
         let rotation = crate::log_rotation::run(
+            Arc::clone(&self.settings),
             Arc::clone(&self.views),
             context.runtime.clone(),
             shutdown.clone(),
         );
         task::spawn("log-rotation", rotation);
+        let images = crate::image_gc::Collector {
+            settings: Arc::clone(&self.settings),
+            runtime: context.runtime.clone(),
+            images: Images::new(self.parts.channel.clone()),
+            recorder: self.recorder.clone(),
+            imported: self.parts.imported.clone(),
+        };
+        task::spawn("image-gc", images.run(shutdown.clone()));
+        let limits = crate::storage_limits::Watch {
+            views: Arc::clone(&self.views),
+            dirs: context.dirs.clone(),
+            runtime: context.runtime.clone(),
+            notes: notes.clone(),
+        };
+        task::spawn("storage-limits", limits.run(shutdown.clone()));
         let manager = Manager::new(
             context,
             Arc::clone(&self.views),
             node,
             pods,
             notes,
+            shown,
             shutdown,
         );
         manager.run(inbox).await;
         let _ended = watching.await;
         Ok(())
+    }
+
+    /// Follows the folder of manifests; answers where to say which pods the API is to show.
+    fn follow_static_pods(
+        &self,
+        notes: &mpsc::UnboundedSender<Note>,
+        pods: &Lister<Pod>,
+        node: &Lister<Node>,
+        shutdown: &Shutdown,
+    ) -> watch::Sender<Vec<Arc<Pod>>> {
+        let name = &self.settings.node_name;
+        let follower = static_pods::Follower {
+            source: static_pods::Source::new(self.settings.static_pods.clone(), name),
+            watcher: self.parts.watcher.clone(),
+            recorder: self.recorder.clone(),
+            notes: notes.clone(),
+        };
+        task::spawn("static-pods", follower.run(shutdown.clone()));
+        let (shown, wanted) = watch::channel(Vec::new());
+        let mirrors = static_pods::mirrors::Mirrors {
+            client: self.parts.client.clone(),
+            node_name: name.clone(),
+            node: node.clone(),
+            pods: pods.clone(),
+            wanted,
+        };
+        task::spawn("mirror-pods", mirrors.run(shutdown.clone()));
+        shown
     }
 
     fn watch(

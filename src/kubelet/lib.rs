@@ -24,6 +24,7 @@
 //! port 10250 and sees pods through [`lookup`] only.
 
 pub mod admission;
+pub mod arguments;
 pub mod backoff;
 pub mod cgroup;
 pub mod config;
@@ -36,6 +37,7 @@ pub mod fields;
 pub mod handlers;
 pub mod hooks;
 pub mod hosts;
+pub mod image_gc;
 pub mod images;
 pub mod inotify;
 mod kubelet;
@@ -58,7 +60,9 @@ pub mod server;
 pub mod settings;
 pub mod start;
 pub mod state;
+pub mod static_pods;
 pub mod status;
+pub mod storage_limits;
 pub mod text;
 pub mod volumes;
 pub mod worker;

@@ -5,6 +5,7 @@
 
 use crate::lookup::ContainerRef;
 use crate::manager::Views;
+use crate::settings::Settings;
 use sampan_cri::Runtime;
 use sampan_cri::runtime::v1::ReopenContainerLogRequest;
 use sampan_util::Shutdown;
@@ -13,12 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-const MAX_BYTES: u64 = 10 << 20;
-/// The one being written included.
-const MAX_FILES: usize = 5;
-const INTERVAL: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(10);
 
-pub async fn run(views: Arc<Views>, runtime: Runtime, shutdown: Shutdown) {
+pub async fn run(settings: Arc<Settings>, views: Arc<Views>, runtime: Runtime, shutdown: Shutdown) {
+    let files = settings.log_max_files;
     loop {
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}
@@ -26,8 +25,8 @@ pub async fn run(views: Arc<Views>, runtime: Runtime, shutdown: Shutdown) {
         }
         for container in views.running() {
             let size = fs::metadata(&container.log_path).map_or(0, |m| m.len());
-            if size > MAX_BYTES
-                && let Err(error) = rotate(&runtime, &container).await
+            if size > settings.log_max_bytes
+                && let Err(error) = rotate(&runtime, &container, files).await
             {
                 let log = container.log_path.display();
                 tracing::warn!(%log, %error, "a log cannot be rotated");
@@ -36,9 +35,9 @@ pub async fn run(views: Arc<Views>, runtime: Runtime, shutdown: Shutdown) {
     }
 }
 
-async fn rotate(runtime: &Runtime, container: &ContainerRef) -> io::Result<()> {
+async fn rotate(runtime: &Runtime, container: &ContainerRef, files: usize) -> io::Result<()> {
     let log = &container.log_path;
-    for old in put_aside(log)?.iter().rev().skip(MAX_FILES - 2) {
+    for old in put_aside(log)?.iter().rev().skip(files.saturating_sub(2)) {
         fs::remove_file(old)?;
     }
     let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();

@@ -24,7 +24,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A worker that fails at once whenever it starts must not keep the machine busy.
 const REPLACE_AFTER: Duration = Duration::from_secs(5);
@@ -65,7 +65,11 @@ impl Views {
 pub enum Note {
     Applied(Arc<Pod>),
     Gone(Arc<Pod>),
+    /// The static pods that there are to be.
+    Static(Vec<Arc<Pod>>),
     Runtime(Vec<SeenPod>),
+    /// The node has decided against a pod that runs.
+    Evicted(String, Verdict),
     Retired(String),
     /// The worker of this pod has ended by a bug.
     Broken(String),
@@ -78,6 +82,9 @@ pub struct Manager {
     pods: Lister<Pod>,
     notes: mpsc::UnboundedSender<Note>,
     workers: HashMap<String, Running>,
+    statics: Vec<Arc<Pod>>,
+    /// Tells which static pods the API is to show.
+    shown: watch::Sender<Vec<Arc<Pod>>>,
     shutdown: Shutdown,
 }
 
@@ -87,6 +94,7 @@ struct Running {
     was_refused: bool,
     /// The API does not know the pod any more.
     is_gone: bool,
+    is_evicted: bool,
     /// Its resize waits for room.
     is_deferred: bool,
 }
@@ -98,6 +106,7 @@ impl Manager {
         node: Lister<Node>,
         pods: Lister<Pod>,
         notes: mpsc::UnboundedSender<Note>,
+        shown: watch::Sender<Vec<Arc<Pod>>>,
         shutdown: Shutdown,
     ) -> Self {
         Self {
@@ -107,6 +116,8 @@ impl Manager {
             pods,
             notes,
             workers: HashMap::new(),
+            statics: Vec::new(),
+            shown,
             shutdown,
         }
     }
@@ -123,9 +134,32 @@ impl Manager {
     }
 
     pub async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Note>) {
-        tokio::select! {
-            () = self.pods.synced() => {}
-            () = self.shutdown.wait() => return,
+        let mut early = Vec::new();
+        // Only then is it known which pods are whose: before, everything in the runtime looks left over.
+        let mut knows_statics = false;
+        loop {
+            tokio::select! {
+                () = self.pods.synced(), if knows_statics => break,
+                note = inbox.recv() => match note {
+                    Some(note) => {
+                        knows_statics |= matches!(note, Note::Static(_));
+                        self.hear_early(note, &mut early);
+                    }
+                    None => return,
+                },
+                () = self.shutdown.wait() => return,
+            }
+        }
+        // Whatever the list brought lies in the box by now.
+        while let Ok(note) = inbox.try_recv() {
+            self.hear_early(note, &mut early);
+        }
+        // Pods first: what the runtime holds of them must find its worker, or it would be cleaned up.
+        let (runtime, pods): (Vec<Note>, Vec<Note>) = early
+            .into_iter()
+            .partition(|note| matches!(note, Note::Runtime(_)));
+        for note in pods.into_iter().chain(runtime) {
+            self.hear(note);
         }
         loop {
             tokio::select! {
@@ -138,9 +172,31 @@ impl Manager {
         }
     }
 
+    /// Until the API's pods are known only static ones run; the rest waits in its order.
+    fn hear_early(&mut self, note: Note, early: &mut Vec<Note>) {
+        match note {
+            Note::Runtime(seen) => {
+                let (known, unknown): (Vec<_>, Vec<_>) = seen
+                    .into_iter()
+                    .partition(|pod| self.workers.contains_key(&pod.uid));
+                known.into_iter().for_each(|pod| self.see(pod));
+                early.push(Note::Runtime(unknown));
+            }
+            Note::Applied(_) | Note::Gone(_) => early.push(note),
+            Note::Static(_) | Note::Evicted(..) | Note::Retired(_) | Note::Broken(_) => {
+                self.hear(note);
+            }
+        }
+    }
+
     fn hear(&mut self, note: Note) {
         match note {
+            Note::Static(pods) => {
+                self.statics = pods;
+                self.settle_statics();
+            }
             Note::Applied(pod) => self.apply(pod),
+            Note::Gone(pod) if pod::is_mirror(&pod) => self.show(&pod, None),
             Note::Gone(pod) => {
                 if let Some(running) = self.workers.get_mut(pod::uid(&pod)) {
                     running.is_gone = true;
@@ -148,8 +204,12 @@ impl Manager {
                 }
             }
             Note::Runtime(seen) => seen.into_iter().for_each(|pod| self.see(pod)),
+            Note::Evicted(uid, verdict) => self.evict(&uid, verdict),
             Note::Retired(uid) => {
-                self.workers.remove(&uid);
+                let retired = self.workers.remove(&uid);
+                if retired.is_some_and(|running| pod::is_static(&running.pod)) {
+                    self.settle_statics();
+                }
                 self.judge_deferred();
             }
             Note::Broken(uid) => self.replace(&uid),
@@ -168,7 +228,56 @@ impl Manager {
         }
     }
 
+    /// Stops what no file asks for any more, starts what is new; of one name the old pod goes first.
+    fn settle_statics(&mut self) {
+        let wanted: HashMap<&str, &Arc<Pod>> =
+            self.statics.iter().map(|p| (pod::uid(p), p)).collect();
+        let mut running: HashMap<String, Arc<Pod>> = HashMap::new();
+        for (uid, worker) in &mut self.workers {
+            if !pod::is_static(&worker.pod) {
+                continue;
+            }
+            if !wanted.contains_key(uid.as_str()) {
+                worker.is_gone = true;
+                worker.mailbox.put(|mail| mail.is_gone = true);
+            }
+            running.insert(pod::key(&worker.pod), Arc::clone(&worker.pod));
+        }
+        let new: Vec<Arc<Pod>> = self
+            .statics
+            .iter()
+            .filter(|pod| !running.contains_key(&pod::key(pod)))
+            .cloned()
+            .collect();
+        for pod in new {
+            let verdict = self.judge(&pod);
+            self.start(Arc::clone(&pod), verdict, false);
+            running.insert(pod::key(&pod), pod);
+        }
+        self.shown.send_if_modified(|shown| {
+            let mut now: Vec<Arc<Pod>> = running.into_values().collect();
+            now.sort_by_key(|pod| pod::key(pod));
+            let changes = *shown != now;
+            *shown = now;
+            changes
+        });
+    }
+
+    /// The API's copy of a static pod is this now.
+    fn show(&self, about: &Pod, copy: Option<Arc<Pod>>) {
+        let key = pod::key(about);
+        let mut workers = self.workers.values();
+        let shown = workers.find(|r| pod::is_static(&r.pod) && pod::key(&r.pod) == key);
+        if let Some(running) = shown {
+            running.mailbox.put(|mail| mail.mirror = Some(copy));
+        }
+    }
+
     fn apply(&mut self, pod: Arc<Pod>) {
+        if pod::is_mirror(&pod) {
+            self.show(&Arc::clone(&pod), Some(pod));
+            return;
+        }
         let uid = pod::uid(&pod).to_owned();
         if let Some(running) = self.workers.get_mut(&uid) {
             let asks_anew = resources_of(&running.pod) != resources_of(&pod);
@@ -196,6 +305,7 @@ impl Manager {
             node: node.as_deref(),
             allocatable: &self.context.around.allocatable,
             pods: &others,
+            unsafe_sysctls: &self.context.settings.unsafe_sysctls,
         };
         admission::judge(pod, &room)
     }
@@ -240,6 +350,22 @@ impl Manager {
             .collect()
     }
 
+    fn evict(&mut self, uid: &str, verdict: Verdict) {
+        let Some(running) = self.workers.get_mut(uid) else {
+            return;
+        };
+        if std::mem::replace(&mut running.is_evicted, true) {
+            return;
+        }
+        let recorder = &self.context.recorder;
+        recorder.warning(
+            &*running.pod,
+            verdict.reason.clone(),
+            verdict.message.clone(),
+        );
+        running.mailbox.put(|mail| mail.verdict = Some(verdict));
+    }
+
     /// The runtime holds something else of this pod than its worker saw.
     fn see(&mut self, seen: SeenPod) {
         if let Some(running) = self.workers.get(&seen.uid) {
@@ -265,7 +391,14 @@ impl Manager {
                 .recorder
                 .warning(&*pod, verdict.reason.clone(), message);
         }
-        mailbox.put(|mail| mail.verdict = verdict);
+        let copy = pod::is_static(&pod)
+            .then(|| self.pods.get(Some(pod::namespace(&pod)), pod::name(&pod)))
+            .flatten()
+            .filter(|copy| pod::is_mirror(copy));
+        mailbox.put(|mail| {
+            mail.verdict = verdict;
+            mail.mirror = copy.map(Some);
+        });
         let worker = Worker::new(
             Arc::clone(&self.context),
             Arc::clone(&self.views),
@@ -278,6 +411,7 @@ impl Manager {
             pod,
             was_refused,
             is_gone,
+            is_evicted: false,
             is_deferred: false,
         };
         self.workers.insert(uid.clone(), running);

@@ -111,7 +111,7 @@ impl NodeLoop {
         let wait = match (written, renewed) {
             (Ok(()), Ok(wait)) if is_ready => {
                 progress.failures = 0;
-                return wait;
+                return wait.min(self.settings.look_interval);
             }
             (Ok(()), Ok(wait)) => wait,
             (written, renewed) => {

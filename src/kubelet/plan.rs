@@ -62,6 +62,8 @@ pub struct Verdict {
     pub message: String,
     /// It never ran here: nothing but the verdict is reported.
     pub refused: bool,
+    /// Shorter than the pod's own, where there is a hurry.
+    pub grace: Option<i64>,
 }
 
 /// Work that is under way.
@@ -176,6 +178,8 @@ pub struct Plan {
     pub status: PodStatus,
     /// Set once the pod is to stop; it never starts again.
     pub stop: Option<Stop>,
+    /// The pod stops because its time has run out.
+    pub late: Option<Verdict>,
     /// Containers that wait out a crash back-off now, and until when.
     pub backing_off: Vec<(String, Timestamp)>,
     /// A sandbox is needed, and there is no network for it.
@@ -224,6 +228,7 @@ pub fn plan_pod(observed: &Observed<'_>) -> Plan {
             plan.wake(at);
         }
     }
+    plan.late = deadline.filter(|_| observed.verdict.is_none());
     plan
 }
 

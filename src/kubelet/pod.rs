@@ -34,6 +34,33 @@ pub fn describe(pod: &Pod) -> String {
     format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
 }
 
+/// Of a static pod: which content it is, when it was read, and where from.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Of a copy in the API: the static pod it is the copy of.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(name).map(String::as_str)
+}
+
+/// `namespace/name`.
+pub fn key(pod: &Pod) -> String {
+    format!("{}/{}", namespace(pod), name(pod))
+}
+
+/// The copy of a static pod that the API shows.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_MIRROR).is_some()
+}
+
+/// It comes from a file of this node.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api") && !is_mirror(pod)
+}
+
 pub fn is_host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or(false)
 }

@@ -10,6 +10,7 @@ pub mod images;
 mod log;
 pub mod pause;
 mod process;
+pub mod registries;
 pub mod supervisor;
 
 pub use supervisor::{RuntimeHandle, RuntimeSettings, start};
@@ -39,6 +40,8 @@ pub enum Error {
     Connection(#[from] sampan_cri::Error),
     #[error(transparent)]
     Import(#[from] sampan_cri::import::Error),
+    #[error("{}: {problem}", path.display())]
+    Registries { path: PathBuf, problem: String },
     #[error("cannot watch {}", path.display())]
     Watch {
         path: PathBuf,

@@ -173,7 +173,10 @@ impl Sequence {
         image: FoundImage,
     ) -> Result<sampan_cri::runtime::v1::ContainerConfig, String> {
         let context = &self.context;
-        context.services.synced().await;
+        // A static pod may be what the API server runs in: it does not wait for it.
+        if !pod::is_static(&self.pod) {
+            context.services.synced().await;
+        }
         let services = context.services.list(None);
         let around = context.around(self.pod_ips());
         let environment = environment(&Sources {

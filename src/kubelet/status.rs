@@ -114,7 +114,7 @@ fn refused(observed: &Observed<'_>, verdict: &Verdict) -> Rendered {
         observed_generation: observed.pod.metadata.generation,
         phase: Some("Failed".to_owned()),
         reason: Some(verdict.reason.clone()),
-        message: Some(verdict.message.clone()),
+        message: Some(format!("Pod was rejected: {}", verdict.message)),
         qos_class: Some(qos::class(observed.pod).to_owned()),
         start_time: observed
             .previous

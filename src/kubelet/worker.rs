@@ -183,6 +183,9 @@ impl Worker {
             self.memory.accept_pod(pod);
             self.hold_objects();
         }
+        if let Some(mirror) = mail.mirror {
+            self.memory.accept_mirror(mirror);
+        }
         self.memory.is_gone |= mail.is_gone;
         self.needs_refresh |= mail.runtime_changed;
         if let Some(verdict) = mail.verdict {
@@ -312,6 +315,13 @@ impl Worker {
             self.wake_after(REFRESH_RETRY);
         }
         if let Some(stop) = &plan.stop {
+            if let Some(late) = &plan.late
+                && self.memory.stopping_since.is_none()
+            {
+                let (reason, message) = (late.reason.clone(), late.message.clone());
+                let recorder = &self.context.recorder;
+                recorder.normal(&*self.memory.pod, reason, message);
+            }
             self.memory.stopping_since.get_or_insert(stop.since);
         }
         self.announce_backoff(&plan);
@@ -345,8 +355,7 @@ impl Worker {
     /// What has to be written for the server to have the plan's status.
     fn status_patch(&self, plan: &Plan) -> Option<Value> {
         let wanted = serde_json::to_value(&plan.status).unwrap_or(Value::Null);
-        let uid = pod::uid(&self.memory.pod);
-        status_patch(uid, &self.memory.reported, &wanted)
+        status_patch(self.memory.api_uid()?, &self.memory.reported, &wanted)
     }
 
     fn wake_after(&mut self, delay: Duration) {
@@ -403,9 +412,10 @@ impl Worker {
                     .unwrap_or_default();
                 let about = crate::events::container_reference(&pod, &name);
                 let message = format!("Back-off pulling image {image:?}");
-                self.context
-                    .recorder
-                    .record(about, false, "BackOff", message);
+                let recorder = &self.context.recorder;
+                recorder.record(about.clone(), false, "BackOff", message);
+                let message = "Error: ImagePullBackOff".to_owned();
+                recorder.record(about, true, "Failed", message);
             }
         }
     }

@@ -10,6 +10,7 @@ mod arguments;
 mod boot;
 mod create;
 mod crud;
+mod floor;
 mod idle;
 mod kubeconfig;
 mod list;
@@ -59,6 +60,11 @@ const MEASUREMENTS: &[(&str, &str, Run)] = &[
         "podstart",
         "[single=5] [batch=30] [image=IMAGE]: create to Ready",
         podstart::run,
+    ),
+    (
+        "floor",
+        "runtime=SOCKET [single=5] [batch=30] [image=IMAGE]: what the runtime itself needs for the same Pods",
+        floor::run,
     ),
 ];
 

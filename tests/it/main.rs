@@ -7,6 +7,8 @@ mod faults;
 mod fuzz;
 mod layers;
 mod licences;
+mod node;
+mod node_churn;
 mod rolling;
 mod rows;
 mod support;

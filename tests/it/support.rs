@@ -1,11 +1,13 @@
 //! What the tests stand on: a running `sampan`, network namespaces, kubectl, images made from local files.
 
 pub mod cluster;
+pub mod http;
 pub mod image;
 pub mod load;
 pub mod netns;
 pub mod process;
 pub mod rest;
+pub mod registry;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -5,10 +5,20 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
 use sampan_cri::runtime::v1::AuthConfig;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// The logins in a secret that are meant for the image's registry, the most specific first.
-pub fn for_image(secret: &Secret, image: &str) -> Vec<AuthConfig> {
+/// The logins in the secrets that are meant for the image's registry, the most specific first.
+pub fn for_image(secrets: &[Secret], image: &str) -> Vec<AuthConfig> {
+    let entries = secrets.iter().flat_map(entries);
+    let mut matching: Vec<(usize, AuthConfig)> = entries
+        .filter_map(|(place, entry)| Some((fits(&place, image)?, login(&entry)?)))
+        .collect();
+    matching.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    matching.into_iter().map(|(_, login)| login).collect()
+}
+
+/// Places with what stands there, of either type of secret.
+fn entries(secret: &Secret) -> Map<String, Value> {
     let data = secret.data.as_ref();
     let parse = |key: &str| -> Option<Value> {
         serde_json::from_slice(&data.and_then(|d| d.get(key))?.0).ok()
@@ -16,18 +26,10 @@ pub fn for_image(secret: &Secret, image: &str) -> Vec<AuthConfig> {
     let entries = parse(".dockerconfigjson")
         .and_then(|config| config.get("auths").cloned())
         .or_else(|| parse(".dockercfg"));
-    let Some(Value::Object(entries)) = entries else {
-        return Vec::new();
-    };
-    let mut matching: Vec<(usize, AuthConfig)> = entries
-        .iter()
-        .filter_map(|(place, entry)| {
-            let length = fits(place, image)?;
-            Some((length, login(place, entry)?))
-        })
-        .collect();
-    matching.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    matching.into_iter().map(|(_, login)| login).collect()
+    match entries {
+        Some(Value::Object(entries)) => entries,
+        _ => Map::new(),
+    }
 }
 
 /// How much of the image's name the place covers; `None` if it is for another registry.
@@ -58,7 +60,8 @@ fn host_matches(pattern: &str, host: &str) -> bool {
     wanted.len() == given.len() && wanted.iter().zip(&given).all(|(w, g)| *w == "*" || w == g)
 }
 
-fn login(place: &str, entry: &Value) -> Option<AuthConfig> {
+/// Without the address: the runtime would compare it with the host, which it is more than, or less.
+fn login(entry: &Value) -> Option<AuthConfig> {
     let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
     let (mut username, mut password) = (text("username"), text("password"));
     if let Some(auth) = text("auth") {
@@ -70,7 +73,6 @@ fn login(place: &str, entry: &Value) -> Option<AuthConfig> {
     Some(AuthConfig {
         username: username.unwrap_or_default(),
         password: password.unwrap_or_default(),
-        server_address: place.to_owned(),
         identity_token: text("identitytoken").unwrap_or_default(),
         registry_token: text("registrytoken").unwrap_or_default(),
         ..AuthConfig::default()
@@ -93,7 +95,7 @@ mod tests {
         let data = json!({".dockerconfigjson": STANDARD.encode(auths.to_string())});
         let secret: Secret = serde_json::from_value(json!({"metadata": {}, "data": data})).unwrap();
         let users = |image: &str| -> Vec<String> {
-            let logins = for_image(&secret, image);
+            let logins = for_image(std::slice::from_ref(&secret), image);
             logins.into_iter().map(|l| l.username).collect()
         };
         assert_eq!(users("r.example/team/x:1"), ["t", "u"]);
@@ -101,5 +103,12 @@ mod tests {
         assert_eq!(users("a.other.example/x"), ["o"]);
         assert_eq!(users("busybox"), ["d"]);
         assert!(users("elsewhere.example/x").is_empty());
+        // Over several secrets as well.
+        let general = json!({".dockercfg": STANDARD.encode(json!({"r.example": {"auth": STANDARD.encode("g:p")}}).to_string())});
+        let general: Secret =
+            serde_json::from_value(json!({"metadata": {}, "data": general})).unwrap();
+        let logins = for_image(&[general, secret.clone()], "r.example/team/x:1");
+        let users: Vec<String> = logins.into_iter().map(|l| l.username).collect();
+        assert_eq!(users, ["t", "g", "u"]);
     }
 }

@@ -29,33 +29,41 @@ pub fn registry(image: &str) -> &str {
     }
 }
 
-fn validate(image: &str) -> Option<&'static str> {
+/// What is wrong with the name, as words that follow "invalid reference format".
+fn validate(image: &str) -> Option<String> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),
     };
     if digest.is_some_and(|d| !is_digest(d)) {
-        return Some("");
+        return Some(String::new());
     }
     let (path, tag) = match tag(name) {
         Some(tag) => (&name[..name.len() - tag.len() - 1], Some(tag)),
         None => (name, None),
     };
     if tag.is_some_and(|t| !is_tag(t)) {
-        return Some("");
+        return Some(String::new());
     }
     let host = registry(path);
     let repository = path
         .strip_prefix(host)
         .map_or(path, |rest| rest.trim_start_matches('/'));
     if repository.is_empty() {
-        return Some("");
+        return Some(String::new());
     }
     if repository.chars().any(|c| c.is_ascii_uppercase()) {
-        return Some(": repository name must be lowercase");
+        let library = if host == "docker.io" && !repository.contains('/') {
+            "library/"
+        } else {
+            ""
+        };
+        return Some(format!(
+            ": repository name ({library}{repository}) must be lowercase"
+        ));
     }
     let fine = repository.split('/').all(is_component);
-    (!fine).then_some("")
+    (!fine).then(String::new)
 }
 
 fn is_component(part: &str) -> bool {

@@ -77,6 +77,10 @@ impl View {
 }
 
 impl Views {
+    pub fn all(&self) -> Vec<View> {
+        self.read().values().cloned().collect()
+    }
+
     /// All containers that run now.
     pub fn running(&self) -> Vec<ContainerRef> {
         let views = self.read();

@@ -2,8 +2,8 @@
 
 use crate::fields::amounts;
 use crate::machine::{Disk, MachineInfo, Memory};
-use crate::qos::Amounts;
-use crate::settings::Settings;
+use crate::qos::{Amounts, amount};
+use crate::settings::{Floor, Settings};
 use crate::status::wire_time;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -13,11 +13,6 @@ use k8s_openapi::api::core::v1::{
 use sampan_cri::runtime::v1::{Image, RuntimeFeatures, RuntimeHandler};
 use serde_json::{Value, json};
 
-/// Below this the kernel is close to killing.
-const MEMORY_RESERVE: u64 = 100 << 20;
-/// Of the disk, this share is not for pods.
-const DISK_RESERVE_PERCENT: u64 = 10;
-const INODES_RESERVE_PERCENT: u64 = 5;
 const MAX_IMAGES: usize = 50;
 const MAX_IMAGE_NAMES: usize = 5;
 
@@ -95,15 +90,35 @@ fn huge_pages(machine: &MachineInfo) -> Amounts {
 }
 
 /// What pods may have of it.
-pub fn allocatable(machine: &MachineInfo, disk: &Disk, max_pods: u32) -> Amounts {
+pub fn allocatable(settings: &Settings, machine: &MachineInfo, disk: &Disk) -> Amounts {
+    let floors = settings.floors;
     let huge: u64 = machine.huge_pages.iter().map(|(s, n)| s * n).sum();
-    let memory = machine.memory_bytes.saturating_sub(MEMORY_RESERVE + huge);
-    let storage = disk.capacity_bytes / 100 * (100 - DISK_RESERVE_PERCENT);
+    let memory = machine
+        .memory_bytes
+        .saturating_sub(floors.memory.of(machine.memory_bytes) + huge);
+    let storage = disk
+        .capacity_bytes
+        .saturating_sub(floors.disk.of(disk.capacity_bytes));
+    let reserved = |name: &str| amount(Some(&settings.reserved), name);
+    let without = |whole: u64, name: &str| {
+        whole.saturating_sub(u64::try_from(reserved(name).value()).unwrap_or_default())
+    };
+    let millis = machine.cpus * 1000;
+    let millis =
+        millis.saturating_sub(u64::try_from(reserved("cpu").milli_value()).unwrap_or_default());
+    let cpu = if millis % 1000 == 0 {
+        (millis / 1000).to_string()
+    } else {
+        format!("{millis}m")
+    };
     let mut all = amounts([
-        ("cpu", machine.cpus.to_string()),
-        ("memory", format!("{}Ki", memory / 1024)),
-        ("ephemeral-storage", storage.to_string()),
-        ("pods", max_pods.to_string()),
+        ("cpu", cpu),
+        ("memory", format!("{}Ki", without(memory, "memory") / 1024)),
+        (
+            "ephemeral-storage",
+            without(storage, "ephemeral-storage").to_string(),
+        ),
+        ("pods", settings.max_pods.to_string()),
     ]);
     all.extend(huge_pages(machine));
     all
@@ -118,7 +133,7 @@ pub fn render(facts: &Facts<'_>, before: &NodeStatus, now: Timestamp) -> NodeSta
     let (capacity, allocatable) = if knows_disk {
         (
             Some(capacity(facts.machine, disk, max_pods)),
-            Some(allocatable(facts.machine, disk, max_pods)),
+            Some(allocatable(settings, facts.machine, disk)),
         )
     } else {
         (before.capacity.clone(), before.allocatable.clone())
@@ -219,15 +234,14 @@ struct Row {
 
 fn conditions(facts: &Facts<'_>, before: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
     let health = facts.health;
+    let floors = facts.settings.floors;
     let memory = &health.memory;
     let disk = &health.disk;
-    let low_memory = memory.total_bytes > 0 && memory.available_bytes < MEMORY_RESERVE;
-    let low = |free: u64, total: u64, percent: u64| total > 0 && free < total / 100 * percent;
-    let low_disk = low(
-        disk.available_bytes,
-        disk.capacity_bytes,
-        DISK_RESERVE_PERCENT,
-    ) || low(disk.inodes_free, disk.inodes, INODES_RESERVE_PERCENT);
+    let low_memory =
+        memory.total_bytes > 0 && memory.available_bytes < floors.memory.of(memory.total_bytes);
+    let low = |free: u64, total: u64, floor: Floor| total > 0 && free < floor.of(total);
+    let low_disk = low(disk.available_bytes, disk.capacity_bytes, floors.disk)
+        || low(disk.inodes_free, disk.inodes, floors.inodes);
     let problems: Vec<&str> = [&health.runtime, &health.network]
         .into_iter()
         .filter_map(|r| r.as_ref().err().map(String::as_str))

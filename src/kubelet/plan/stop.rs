@@ -44,6 +44,7 @@ pub(super) fn deadline_verdict(observed: &Observed<'_>) -> Option<Verdict> {
         reason: "DeadlineExceeded".to_owned(),
         message: "Pod was active on the node longer than the specified deadline".to_owned(),
         refused: false,
+        grace: None,
     })
 }
 
@@ -61,7 +62,9 @@ pub(super) fn decide(
         || pod::is_terminal_phase(pod::phase(observed.pod));
     stops.then(|| Stop {
         since: observed.stopping_since.unwrap_or(observed.now),
-        grace: termination_grace(observed.pod),
+        grace: verdict
+            .and_then(|v| v.grace)
+            .unwrap_or_else(|| termination_grace(observed.pod)),
     })
 }
 

@@ -210,8 +210,9 @@ fn a_refused_pod_only_reports() {
     world.volumes = Volumes::Released;
     world.verdict = Some(Verdict {
         reason: "OutOfcpu".into(),
-        message: "Pod was rejected: x".into(),
+        message: "x".into(),
         refused: true,
+        grace: None,
     });
     let plan = world.plan();
     assert_eq!(plan.actions, []);

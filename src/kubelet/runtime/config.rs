@@ -1,5 +1,6 @@
 //! containerd's configuration, in the version 2 form that 1.6 to 2.x read.
 
+use super::registries::Login;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ pub struct ContainerdConfig {
     pub max_concurrent_downloads: u32,
     /// Without CAP_SYS_RESOURCE scores below our own are refused by the kernel.
     pub may_lower_oom_score: bool,
+    /// By registry.
+    pub logins: Vec<(String, Login)>,
 }
 
 /// Plug-ins that a node never uses; each costs memory or a warning at start.
@@ -85,6 +88,19 @@ pub fn render_config(config: &ContainerdConfig) -> String {
 
     toml.table(&format!("{CRI}.registry"));
     toml.path("config_path", &config.registry);
+    for (host, login) in &config.logins {
+        toml.table(&format!("{CRI}.registry.configs.{}.auth", quote(host)));
+        for (key, value) in [
+            ("username", &login.username),
+            ("password", &login.password),
+            ("auth", &login.auth),
+            ("identitytoken", &login.identity_token),
+        ] {
+            if !value.is_empty() {
+                toml.text(key, value);
+            }
+        }
+    }
     toml.0
 }
 
@@ -126,7 +142,7 @@ impl Toml {
     }
 }
 
-fn quote(value: &str) -> String {
+pub(super) fn quote(value: &str) -> String {
     let mut quoted = String::from("\"");
     for character in value.chars() {
         match character {
@@ -163,6 +179,7 @@ mod tests {
             snapshotter: "overlayfs".to_owned(),
             max_concurrent_downloads: 3,
             may_lower_oom_score: false,
+            logins: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tokio::sync::watch;
 
 const ENDINGS: [&str; 6] = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".tar.zstd"];
 
@@ -21,7 +22,11 @@ pub struct ImageFolder {
     importer: Importer,
     watcher: FileWatcher,
     seen: BTreeMap<String, Seen>,
+    imported: watch::Sender<Imported>,
 }
+
+/// Names of all images that came from archives; `None` until all archives have been looked at once.
+pub type Imported = Option<BTreeSet<String>>;
 
 /// An archive as it was when it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +49,13 @@ impl ImageFolder {
             importer,
             watcher,
             seen,
+            imported: watch::Sender::new(None),
         }
+    }
+
+    /// What is imported, told after every look at the folder.
+    pub fn imported(&self) -> watch::Receiver<Imported> {
+        self.imported.subscribe()
     }
 
     /// Names of all images that came from the folder: image garbage collection must spare them.
@@ -94,6 +105,7 @@ impl ImageFolder {
             if let Err(error) = self.import_new().await {
                 tracing::warn!(error = %chain(&error), "cannot import image archives now");
             }
+            self.imported.send_replace(Some(self.pinned()));
             tokio::select! {
                 () = shutdown.wait() => return Ok(()),
                 _ = watch.changed() => {}

@@ -6,6 +6,7 @@
 use super::binaries;
 use super::config::{ContainerdConfig, render_config};
 use super::process::{self, Launch, Process};
+use super::registries::Registries;
 use super::{Error, pause};
 use crate::inotify::{FileWatch, FileWatcher};
 use sampan_cri::import::{Importer, oci};
@@ -35,6 +36,8 @@ pub struct RuntimeSettings {
     pub endpoint: Option<PathBuf>,
     /// `--pause-image`: not made by us then, but pulled or imported.
     pub pause_image: Option<String>,
+    /// Mirrors, certificates and logins of registries, if the file is there.
+    pub registries: Option<PathBuf>,
     pub max_concurrent_downloads: u32,
     pub debug: bool,
 }
@@ -47,6 +50,7 @@ impl RuntimeSettings {
             cni_conf,
             endpoint: None,
             pause_image: None,
+            registries: None,
             max_concurrent_downloads: 3,
             debug: false,
         }
@@ -305,6 +309,10 @@ impl Plan {
         for folder in [&settings.cni_bin, &settings.cni_conf] {
             fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
         }
+        let registries = settings.registries.as_deref().map(Registries::read);
+        let registries = registries.transpose()?.unwrap_or_default();
+        registries.write(&registry)?;
+        let logins = registries.logins();
         let pause_image = settings.pause_image.as_deref().unwrap_or(pause::NAME);
         let snapshotter = snapshotter(&root);
         let config = ContainerdConfig {
@@ -320,6 +328,9 @@ impl Plan {
             snapshotter: snapshotter.to_owned(),
             max_concurrent_downloads: settings.max_concurrent_downloads,
             may_lower_oom_score: may_lower_oom_score(),
+            logins: logins
+                .map(|(host, login)| (host.to_owned(), login.clone()))
+                .collect(),
         };
         let launch = Launch {
             binaries,
@@ -328,8 +339,13 @@ impl Plan {
             pid_file: home.join("containerd.pid"),
             level: if settings.debug { "info" } else { "warn" },
         };
-        fs::write(&launch.config, render_config(&config))
-            .map_err(Error::file("write", &launch.config))?;
+        // It may hold passwords.
+        sampan_pki::files::write_atomic(
+            &launch.config,
+            render_config(&config).as_bytes(),
+            sampan_pki::files::PRIVATE,
+        )
+        .map_err(|error| Error::file("write", &launch.config)(std::io::Error::other(error)))?;
         Ok(Self {
             launch,
             state,

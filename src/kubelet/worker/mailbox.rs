@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 pub struct Mail {
     /// The newest form of the pod.
     pub pod: Option<Arc<Pod>>,
+    /// The copy in the API of a static pod; `None` within if there is none any more.
+    pub mirror: Option<Option<Arc<Pod>>>,
     pub is_gone: bool,
     pub verdict: Option<Verdict>,
     /// Whether the node can give what the pod asks for now.

@@ -27,6 +27,8 @@ pub(super) struct Memory {
     pub previous: PodStatus,
     /// The status as the server has it.
     pub reported: Value,
+    /// The copy in the API, of a static pod.
+    pub mirror: Option<Arc<Pod>>,
     pub is_reporting: bool,
     pub report_failures: u32,
     pub observer: Observer,
@@ -144,13 +146,39 @@ impl Memory {
         self.pod = pod;
     }
 
+    /// The uid of what the API shows of this pod, if it shows anything.
+    pub fn api_uid(&self) -> Option<&str> {
+        if pod::is_static(&self.pod) {
+            self.mirror.as_deref().map(pod::uid)
+        } else {
+            Some(pod::uid(&self.pod))
+        }
+    }
+
+    /// The copy of a static pod has appeared, changed or gone.
+    pub fn accept_mirror(&mut self, mirror: Option<Arc<Pod>>) {
+        let is_older = |new: &Pod| {
+            let known = self.mirror.as_deref();
+            known.is_some_and(|old| pod::uid(old) == pod::uid(new) && version(new) < version(old))
+        };
+        if mirror.as_deref().is_some_and(is_older) {
+            return;
+        }
+        self.reported = mirror.as_deref().map_or(Value::Null, status_value);
+        self.mirror = mirror;
+    }
+
     /// The server's answer to a status write.
     pub fn accept_report(&mut self, pod: Option<Box<Pod>>) {
         self.is_reporting = false;
         match pod {
             Some(pod) => {
                 self.report_failures = 0;
-                self.accept_pod(Arc::from(pod));
+                if pod::is_static(&self.pod) {
+                    self.accept_mirror(Some(Arc::from(pod)));
+                } else {
+                    self.accept_pod(Arc::from(pod));
+                }
             }
             None => self.report_failures += 1,
         }

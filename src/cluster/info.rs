@@ -1,6 +1,7 @@
 //! What every node must know of the cluster, published as a ConfigMap that joining nodes may read.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -8,6 +9,7 @@ use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sampan_api::user::well_known;
 use sampan_client::{Client, Error, Patch, Resource};
+use sampan_pki::files::{self, PUBLIC};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -59,6 +61,42 @@ pub async fn read(client: &Client) -> Result<ClusterInfo, InfoError> {
     let text = config.data.as_ref().and_then(|data| data.get(KEY));
     let text = text.ok_or_else(|| InfoError::Malformed("the key is missing".to_owned()))?;
     serde_json::from_str(text).map_err(|error| InfoError::Malformed(error.to_string()))
+}
+
+/// From the server, else as it was when the server was last seen: an agent starts without it.
+pub async fn read_or_remember(client: &Client, path: &Path) -> Result<ClusterInfo, InfoError> {
+    let error = match read(client).await {
+        Ok(info) => {
+            remember(&info, path);
+            return Ok(info);
+        }
+        Err(error) => error,
+    };
+    let kept = files::read_optional(path).ok().flatten();
+    let info = kept.and_then(|text| serde_json::from_str(&text).ok());
+    match info {
+        Some(info) => {
+            tracing::warn!(%error, "starting with the cluster's settings as they were last seen");
+            Ok(info)
+        }
+        None => Err(error),
+    }
+}
+
+/// Losing this costs only a start without the server.
+fn remember(info: &ClusterInfo, path: &Path) {
+    let saved = serde_json::to_string(info)
+        .map_err(|error| error.to_string())
+        .and_then(|text| {
+            let known = files::read_optional(path).ok().flatten();
+            if known.as_deref() == Some(text.as_str()) {
+                return Ok(());
+            }
+            files::write_atomic(path, text.as_bytes(), PUBLIC).map_err(|error| error.to_string())
+        });
+    if let Err(error) = saved {
+        tracing::warn!(%error, "the cluster's settings cannot be remembered");
+    }
 }
 
 /// Whether the object was made; `false` if it was there.

@@ -1,6 +1,8 @@
 //! The one integration-test binary: modules by behaviour.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod install;
+mod join;
 mod layers;
 mod licences;
 mod rolling;

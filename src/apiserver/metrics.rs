@@ -184,7 +184,7 @@ impl RequestLabels {
 }
 
 /// What every Prometheus client library reports of its process.
-fn render_process(out: &mut String) -> std::fmt::Result {
+pub fn render_process(out: &mut String) -> std::fmt::Result {
     let mut gauge = |name: &str, kind: &str, help: &str, value: f64| {
         writeln!(
             out,

@@ -5,12 +5,13 @@
 //! and bytes are copied. Only port-forwarding inside a WebSocket is unpacked, because kubelets take
 //! it bare.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use sampan_api::{ResourceDef, Status};
+use sampan_net::client::ClientError;
 use sampan_net::{Body, ClientConfig, ClientTls, Dialer, HttpClient, Trust};
 use sampan_pki::Identity;
 
@@ -43,39 +44,83 @@ pub struct RelayConfig {
 pub struct Relay {
     objects: Arc<dyn ObjectSource>,
     own_node: Option<String>,
-    kubelets: HttpClient,
+    dialer: Arc<dyn Dialer>,
+    kubelet_authorities: String,
+    kubelets: RwLock<Kubelets>,
     /// For pods and services, whose certificates nobody knows.
     backends: HttpClient,
+}
+
+/// Clients with the identity that kubelets know; exchanged with it.
+#[derive(Clone)]
+struct Kubelets {
+    checked: HttpClient,
     /// For kubelets whose certificate shall not be checked (an option of logs).
-    unchecked_kubelets: HttpClient,
+    unchecked: HttpClient,
+}
+
+fn client(
+    dialer: &Arc<dyn Dialer>,
+    trust: Trust,
+    identity: Option<&Identity>,
+) -> Result<HttpClient, ClientError> {
+    HttpClient::new(&ClientConfig {
+        tls: ClientTls {
+            trust,
+            identity: identity.cloned(),
+        },
+        dialer: Arc::clone(dialer),
+        http2: false,
+    })
 }
 
 impl Relay {
-    pub fn new(config: RelayConfig) -> Result<Self, sampan_net::client::ClientError> {
-        let client = |trust: Trust, identity: Option<Identity>| {
-            HttpClient::new(&ClientConfig {
-                tls: ClientTls { trust, identity },
-                dialer: Arc::clone(&config.dialer),
-                http2: false,
-            })
-        };
-        let identity = Some(config.kubelet_client.clone());
+    pub fn new(config: RelayConfig) -> Result<Self, ClientError> {
+        let authorities = config.kubelet_authorities;
+        let kubelets = Kubelets::new(&config.dialer, &authorities, &config.kubelet_client)?;
         Ok(Self {
-            kubelets: client(
-                Trust::Authorities(config.kubelet_authorities.clone()),
-                identity.clone(),
-            )?,
-            unchecked_kubelets: client(Trust::Anything, identity)?,
-            backends: client(Trust::Anything, None)?,
+            kubelets: RwLock::new(kubelets),
+            backends: client(&config.dialer, Trust::Anything, None)?,
+            kubelet_authorities: authorities,
             own_node: config.own_node,
-            objects: Arc::clone(&config.objects),
+            objects: config.objects,
+            dialer: config.dialer,
         })
+    }
+
+    /// Requests from now on show this to kubelets; running streams go on.
+    pub fn replace_identity(&self, identity: &Identity) -> Result<(), ClientError> {
+        let kubelets = Kubelets::new(&self.dialer, &self.kubelet_authorities, identity)?;
+        *self
+            .kubelets
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = kubelets;
+        Ok(())
+    }
+
+    fn kubelets(&self) -> Kubelets {
+        let kubelets = self.kubelets.read();
+        kubelets.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn object(&self, resource: &str, namespace: &str, name: &str) -> Result<Bytes, Status> {
         self.objects
             .object("", resource, namespace, name)
             .ok_or_else(|| Status::not_found("", resource, name))
+    }
+}
+
+impl Kubelets {
+    fn new(
+        dialer: &Arc<dyn Dialer>,
+        authorities: &str,
+        identity: &Identity,
+    ) -> Result<Self, ClientError> {
+        let checked = Trust::Authorities(authorities.to_owned());
+        Ok(Self {
+            checked: client(dialer, checked, Some(identity))?,
+            unchecked: client(dialer, Trust::Anything, Some(identity))?,
+        })
     }
 }
 

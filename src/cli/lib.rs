@@ -4,6 +4,7 @@ mod agent;
 mod options;
 mod server;
 mod status;
+mod uninstall;
 mod version;
 
 use std::ffi::OsString;
@@ -29,6 +30,10 @@ static COMMANDS: &[Subcommand] = &[
     Subcommand {
         cli: status::cli,
         run: status::run,
+    },
+    Subcommand {
+        cli: uninstall::cli,
+        run: uninstall::run,
     },
     Subcommand {
         cli: version::cli,

@@ -1,6 +1,5 @@
 //! `sampan status`: is the server of this machine ready, and are its nodes?
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -57,11 +56,7 @@ async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
         key_pem: read("client-admin.key")?,
     };
     let authority = read("server-ca.crt")?;
-    let server = format!(
-        "https://{}:{}",
-        local_address(settings),
-        settings.https_listen_port
-    );
+    let server = settings.local_url();
     let transport = HttpsTransport::new(
         &server,
         Some(&authority),
@@ -74,17 +69,6 @@ async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
         .with_context(|| format!("the server at {server} is not ready"))?;
     let client = Client::new(Arc::new(transport));
     Ok(client.list(None, &ListParams::default()).await?)
-}
-
-fn local_address(settings: &Settings) -> String {
-    let bound = settings.bind_addresses.first().copied();
-    let address = bound
-        .filter(|address| !address.is_unspecified())
-        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    match address {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("[{address}]"),
-    }
 }
 
 struct Report {

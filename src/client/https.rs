@@ -42,7 +42,7 @@ pub enum Credentials {
 pub struct HttpsTransport(Arc<Inner>);
 
 struct Inner {
-    servers: Vec<String>,
+    servers: RwLock<Arc<Vec<String>>>,
     /// Index of the server that answered last.
     current: AtomicUsize,
     trust: Trust,
@@ -95,17 +95,33 @@ impl HttpsTransport {
         let session = open_session(&trust, &dialer, credentials)?;
         let user_agent = HeaderValue::from_str(user_agent)
             .unwrap_or_else(|_| HeaderValue::from_static("sampan"));
-        let servers = servers.iter();
         Ok(Self(Arc::new(Inner {
-            servers: servers
-                .map(|url| url.trim_end_matches('/').to_owned())
-                .collect(),
+            servers: RwLock::new(Arc::new(bare(&servers))),
             current: AtomicUsize::new(0),
             trust,
             dialer,
             user_agent,
             session: RwLock::new(Arc::new(session)),
         })))
+    }
+
+    /// From now on these are tried; the one that answers now stays the first choice if it is among them.
+    pub fn replace_servers(&self, servers: &[String]) {
+        let new = bare(servers);
+        let mut known = self
+            .0
+            .servers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let current = known.get(self.0.current.load(Ordering::Relaxed));
+        let index = new.iter().position(|url| Some(url) == current).unwrap_or(0);
+        self.0.current.store(index, Ordering::Relaxed);
+        *known = Arc::new(new);
+    }
+
+    fn servers(&self) -> Arc<Vec<String>> {
+        let servers = self.0.servers.read();
+        Arc::clone(&servers.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Requests from now on use these credentials; running watches go on with the old ones.
@@ -169,11 +185,12 @@ impl HttpsTransport {
                 .read()
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        let count = self.0.servers.len();
+        let servers = self.servers();
+        let count = servers.len();
         let first = self.0.current.load(Ordering::Relaxed);
         let mut failure = Error::Unreachable("no server address is known".to_owned());
         for index in (0..count).map(|offset| (first + offset) % count) {
-            let request = self.render(&session, &self.0.servers[index], &call)?;
+            let request = self.render(&session, &servers[index], &call)?;
             match session.http.send(request).await {
                 Ok(response) => {
                     self.0.current.store(index, Ordering::Relaxed);
@@ -247,6 +264,12 @@ impl Transport for HttpsTransport {
         request.options.watch = true;
         async move { transport.open_watch(render::call(&request)?).await }.boxed()
     }
+}
+
+fn bare(servers: &[String]) -> Vec<String> {
+    let urls = servers.iter();
+    urls.map(|url| url.trim_end_matches('/').to_owned())
+        .collect()
 }
 
 fn open_session(

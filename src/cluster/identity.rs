@@ -101,7 +101,7 @@ impl CertificateSpec {
         (file("crt"), file("key"))
     }
 
-    /// The identity on disk, if it says what it should and is not due for renewal.
+    /// The identity on disk, if it is this one's and would be believed now. It may be due all the same.
     pub fn load(&self, dir: &Path, now: SystemTime) -> Result<Option<Identity>, IdentityError> {
         let (certificate, key) = self.paths(dir);
         let read = |path: &Path| files::read_optional(path).map_err(|source| self.pki(source));
@@ -109,7 +109,7 @@ impl CertificateSpec {
             return Ok(None);
         };
         let fits = CertificateInfo::from_pem(&certificate_pem)
-            .is_ok_and(|info| self.is_covered_by(&info) && !info.is_due(now));
+            .is_ok_and(|info| self.names(&info) && info.is_valid(now));
         // A half-written pair is worth nothing: it is asked for again.
         let fits = fits && PrivateKey::from_pem(&key_pem).is_ok();
         Ok(fits.then_some(Identity {
@@ -118,10 +118,18 @@ impl CertificateSpec {
         }))
     }
 
-    fn is_covered_by(&self, info: &CertificateInfo) -> bool {
+    fn names(&self, info: &CertificateInfo) -> bool {
         info.common_name == self.subject.common_name
             && info.organizations == self.subject.organizations
-            && self.subject.ips.iter().all(|ip| info.ips.contains(ip))
+    }
+
+    /// When a certificate is due: at once if the node has addresses that it does not name.
+    pub fn due_at(&self, identity: &Identity) -> SystemTime {
+        let info = CertificateInfo::from_pem(&identity.certificate_pem).ok();
+        let covering = info.filter(|info| {
+            self.names(info) && self.subject.ips.iter().all(|ip| info.ips.contains(ip))
+        });
+        covering.map_or(SystemTime::UNIX_EPOCH, |info| info.due_at())
     }
 
     fn save(&self, dir: &Path, identity: &Identity) -> Result<(), IdentityError> {
@@ -147,19 +155,6 @@ impl CertificateSpec {
             source,
         }
     }
-}
-
-/// The identity from disk, else a new one from the cluster, asked for with `client`'s credentials.
-pub async fn ensure(
-    client: &Client,
-    spec: &CertificateSpec,
-    dir: &Path,
-    now: SystemTime,
-) -> Result<Identity, IdentityError> {
-    if let Some(identity) = spec.load(dir, now)? {
-        return Ok(identity);
-    }
-    request(client, spec, dir).await
 }
 
 /// A new identity, whatever is on disk.

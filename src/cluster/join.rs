@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sampan_client::{Client, Credentials, Error, HttpsTransport};
+use sampan_net::{ServerIdentity, TcpDialer, Trust};
 use sampan_pki::files::{self, PUBLIC};
-use sampan_pki::{Identity, JoinToken};
+use sampan_pki::{Authority, Identity, JoinToken, LeafSpec};
 use sampan_util::Backoff;
 
 use crate::identity::{self, CertificateSpec, IdentityError};
+use crate::renew::Kept;
+use crate::servers::Servers;
 
 const USER_AGENT: &str = concat!("sampan-agent/", env!("CARGO_PKG_VERSION"));
 const AUTHORITY_FILE: &str = "server-ca.crt";
+const SERVERS_FILE: &str = "servers.json";
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 #[derive(Debug, thiserror::Error)]
@@ -38,33 +42,40 @@ pub enum JoinError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Pki(#[from] sampan_pki::Error),
+    #[error(transparent)]
+    Tls(#[from] sampan_net::tls::TlsError),
     #[error("the server answered {path} with no certificate")]
     NoAuthority { path: &'static str },
 }
 
 /// What a joining machine brings.
+#[derive(Clone)]
 pub struct Newcomer {
     pub server: String,
     /// May be absent once the node has certificates.
     pub token: Option<String>,
     pub node_name: String,
-    pub node_ips: Vec<IpAddr>,
     /// Where certificates are kept.
     pub dir: PathBuf,
 }
 
 /// A node's place in the cluster: what it presents, and whom it believes.
+#[derive(Clone)]
 pub struct Membership {
-    pub server: String,
+    pub newcomer: Newcomer,
     pub authority_pem: String,
     pub kubelet: HttpsTransport,
     pub proxy: HttpsTransport,
-    pub serving: Identity,
+    /// What the kubelet shows. On the first start nobody has signed it yet.
+    pub serving: Arc<ServerIdentity>,
+    pub servers: Servers,
 }
 
 impl Newcomer {
-    /// Joins, or takes up the membership that is on disk. Waits for a server that is not up yet.
+    /// Joins, or takes up the membership that is on disk, for which no server is needed. Waits for a server that is
+    /// not up yet.
     pub async fn join(&self) -> Result<Membership, JoinError> {
+        let servers = Servers::new(&self.server, &self.dir.join(SERVERS_FILE));
         let authority_pem = self.authority(AUTHORITY_FILE, "/cacerts").await?;
         let now = SystemTime::now();
         let kubelet_spec = identity::kubelet_client(&self.node_name);
@@ -74,27 +85,39 @@ impl Newcomer {
         };
         let kubelet =
             self.transport(&authority_pem, &Credentials::Certificate(kubelet_identity))?;
-        let client = Client::new(Arc::new(kubelet.clone()));
-        let serving = identity::kubelet_serving(&self.node_name, &self.node_ips);
-        let (serving, proxy) = tokio::try_join!(
-            identity::ensure(&client, &serving, &self.dir, now),
-            self.proxy(&client, now)
-        )?;
+        let proxy_spec = identity::proxy_client();
+        let proxy = match proxy_spec.load(&self.dir, now)? {
+            Some(identity) => identity,
+            None => {
+                let client = Client::new(Arc::new(kubelet.clone()));
+                identity::request(&client, &proxy_spec, &self.dir).await?
+            }
+        };
+        let serving = match identity::kubelet_serving(&self.node_name, &[]).load(&self.dir, now)? {
+            Some(identity) => identity,
+            None => self.unsigned(now)?,
+        };
         Ok(Membership {
-            server: self.server.clone(),
+            newcomer: self.clone(),
             proxy: self.transport(&authority_pem, &Credentials::Certificate(proxy))?,
             authority_pem,
             kubelet,
-            serving,
+            serving: ServerIdentity::new(&serving)?,
+            servers,
         })
     }
 
-    async fn proxy(&self, client: &Client, now: SystemTime) -> Result<Identity, IdentityError> {
-        identity::ensure(client, &identity::proxy_client(), &self.dir, now).await
+    /// Stands in until the cluster has signed: a node that waited for that could not tell the cluster its address,
+    /// without which the cluster does not sign.
+    fn unsigned(&self, now: SystemTime) -> Result<Identity, sampan_pki::Error> {
+        let spec = LeafSpec::server(&self.node_name, vec![self.node_name.clone()], vec![]);
+        Authority::create("not signed yet", now)?.issue(&spec, now)
     }
 
     fn transport(&self, authority: &str, who: &Credentials) -> Result<HttpsTransport, JoinError> {
-        HttpsTransport::new(&self.server, Some(authority), who, USER_AGENT)
+        let servers = Servers::new(&self.server, &self.dir.join(SERVERS_FILE)).known();
+        let trust = Trust::Authorities(authority.to_owned());
+        HttpsTransport::with_servers(servers, trust, who, USER_AGENT, Arc::new(TcpDialer))
             .map_err(|source| self.unreachable(source))
     }
 
@@ -171,7 +194,7 @@ impl Newcomer {
         }
     }
 
-    /// The first certificate, asked for with the token.
+    /// The first certificate, asked for with the token, and the next one of a node that was away for too long.
     async fn bootstrap(
         &self,
         authority: &str,
@@ -193,6 +216,68 @@ impl Newcomer {
             })
     }
 }
+
+impl Membership {
+    /// The node's certificates, to be kept fresh for these addresses.
+    pub fn renewals(&self, ips: &[IpAddr]) -> Vec<Kept> {
+        let node = &self.newcomer.node_name;
+        let (kubelet, proxy) = (self.kubelet.clone(), self.proxy.clone());
+        let serving = Arc::clone(&self.serving);
+        let as_client = |transport: HttpsTransport| -> Apply {
+            Arc::new(move |identity| {
+                let credentials = Credentials::Certificate(identity.clone());
+                let replaced = transport.replace_credentials(&credentials);
+                replaced.map_err(|error| error.to_string())
+            })
+        };
+        let as_server: Apply = Arc::new(move |identity| {
+            let replaced = serving.replace(identity);
+            replaced.map_err(|error| error.to_string())
+        });
+        vec![
+            self.kept(identity::kubelet_client(node), as_client(kubelet)),
+            self.kept(identity::proxy_client(), as_client(proxy)),
+            self.kept(identity::kubelet_serving(node, ips), as_server),
+        ]
+    }
+
+    fn kept(&self, spec: CertificateSpec, apply: Apply) -> Kept {
+        let now = SystemTime::now();
+        let known = spec.load(&self.newcomer.dir, now).ok().flatten();
+        let membership = self.clone();
+        Kept {
+            name: spec.name,
+            due: known.map_or(SystemTime::UNIX_EPOCH, |identity| spec.due_at(&identity)),
+            renew: Box::new(move || {
+                let (membership, spec) = (membership.clone(), spec.clone());
+                let apply = Arc::clone(&apply);
+                Box::pin(async move {
+                    let identity = membership.renew(&spec).await;
+                    let identity = identity.map_err(|error| error.to_string())?;
+                    apply(&identity)?;
+                    Ok(spec.due_at(&identity))
+                })
+            }),
+        }
+    }
+
+    /// As the node itself; should its own certificate have expired (a clock was set), with the token.
+    async fn renew(&self, spec: &CertificateSpec) -> Result<Identity, JoinError> {
+        let client = Client::new(Arc::new(self.kubelet.clone()));
+        let newcomer = &self.newcomer;
+        match identity::request(&client, spec, &newcomer.dir).await {
+            Err(IdentityError::Request { source, .. })
+                if is_unauthorized(&source) && newcomer.token.is_some() =>
+            {
+                newcomer.bootstrap(&self.authority_pem, spec).await
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Puts a new identity to use.
+type Apply = Arc<dyn Fn(&Identity) -> Result<(), String> + Send + Sync>;
 
 fn is_unauthorized(error: &Error) -> bool {
     error.status().is_some_and(|status| status.code == 401)

@@ -3,4 +3,6 @@
 pub mod identity;
 pub mod info;
 pub mod join;
+pub mod renew;
+pub mod servers;
 pub mod token;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::settings::{Component, Settings, Taint};
 
@@ -163,6 +164,18 @@ pub static OPTIONS: &[OptionRow] = &[
         "Further host name or address in the serving certificate",
         |s, v| {
             s.tls_sans.push(non_empty(v)?);
+            Ok(())
+        },
+    ),
+    row(
+        "certificate-lifetime",
+        One,
+        "DURATION",
+        Some("365d"),
+        Server,
+        "How long certificates are valid that the server signs; they are renewed in their last quarter",
+        |s, v| {
+            s.certificate_lifetime = duration(v)?;
             Ok(())
         },
     ),
@@ -446,6 +459,20 @@ fn push_ip(field: &mut Vec<IpAddr>, value: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A whole number of seconds, minutes, hours or days, at least ten seconds.
+fn duration(value: &str) -> Result<Duration, String> {
+    const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let expected = || "expected a duration such as 12h or 365d, at least 10s".to_owned();
+    let unit = UNITS.into_iter().find(|(name, _)| value.ends_with(*name));
+    let (name, seconds) = unit.ok_or_else(expected)?;
+    let number: u64 = value
+        .trim_end_matches(name)
+        .parse()
+        .map_err(|_| expected())?;
+    let found = number.checked_mul(seconds).filter(|all| *all >= 10);
+    found.map(Duration::from_secs).ok_or_else(expected)
+}
+
 fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" | "1" => Ok(true),
@@ -622,6 +649,8 @@ mod tests {
             ("node-name", "Upper"),
             ("node-ip", "host"),
             ("debug", "maybe"),
+            ("certificate-lifetime", "5s"),
+            ("certificate-lifetime", "long"),
         ] {
             let row = find(name).expect("the row exists");
             assert!(

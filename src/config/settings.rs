@@ -1,7 +1,8 @@
 //! What the options mean once they are resolved.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -17,6 +18,7 @@ pub struct Settings {
     pub https_listen_port: u16,
     pub advertise_addresses: Vec<IpAddr>,
     pub tls_sans: Vec<String>,
+    pub certificate_lifetime: Duration,
     pub node_name: Option<String>,
     pub node_ips: Vec<IpAddr>,
     pub node_labels: Vec<(String, String)>,
@@ -100,6 +102,18 @@ impl Settings {
     /// The address of the `kubernetes` Service: the first one of the first service range.
     pub fn kubernetes_service_address(&self) -> Option<IpAddr> {
         nth_address(self.service_cidrs.first()?, 1)
+    }
+
+    /// Where clients on this machine reach the API.
+    pub fn local_url(&self) -> String {
+        let bound = self.bind_addresses.first().copied();
+        let address = bound
+            .filter(|address| !address.is_unspecified())
+            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        format!(
+            "https://{}",
+            SocketAddr::new(address, self.https_listen_port)
+        )
     }
 
     /// The last value given for an argument of the API server.

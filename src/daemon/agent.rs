@@ -5,20 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use sampan_api::UserInfo;
 use sampan_client::{Client, Informers};
 use sampan_cluster::info::{self, ClusterInfo};
-use sampan_cluster::join::Newcomer;
+use sampan_cluster::join::{Membership as Joined, Newcomer};
+use sampan_cluster::renew::Kept;
 use sampan_config::Settings;
 use sampan_config::settings::Component;
+use sampan_cri::runtime::v1::ListPodSandboxRequest;
 use sampan_dns::forward::Upstreams;
-use sampan_host::Journal;
+use sampan_host::{Change, Journal};
 use sampan_kubelet::cgroup::Cgroups;
 use sampan_kubelet::inotify::FileWatcher;
 use sampan_kubelet::machine::MachineInfo;
@@ -27,27 +31,100 @@ use sampan_kubelet::runtime::supervisor::{self, RuntimeHandle, RuntimeSettings};
 use sampan_kubelet::server::{self, Access, ServerState};
 use sampan_kubelet::{Kubelet, Parts};
 use sampan_net::{CertificateChecker, ServerIdentity};
-use sampan_pki::Identity;
+use sampan_network::Network;
 use sampan_pki::authority::LeafSpec;
+use sampan_pki::server::ServerPki;
+use sampan_pki::{CertificateInfo, Identity};
 use sampan_util::Shutdown;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::addresses::Addresses;
+use crate::component::{self, Running};
 use crate::controlplane::ControlPlane;
 use crate::node::NodeIdentity;
 use crate::notify;
 
 const DNS_PORT: u16 = 53;
+/// What the agent remembers of the cluster, below its data.
+const CLUSTER_FILE: &str = "cluster.json";
+/// Made by the first containerd or shim on a machine wherever its own state is; one that comes later uses them too.
+const SHARED_FOLDERS: [&str; 4] = [
+    "/run/containerd",
+    "/run/containerd/s",
+    "/var/lib/cni",
+    "/var/lib/cni/results",
+];
 const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 
+/// The one journal of this process.
+pub(crate) fn open_journal(settings: &Settings) -> anyhow::Result<Journal> {
+    let agent_dir = settings.agent_dir();
+    sampan_pki::files::create_private_dir(&agent_dir)?;
+    Ok(Journal::open(agent_dir.join("host-journal"))?)
+}
+
 /// How a node reaches the API, and what it shows to those who reach it.
-struct Membership {
+struct Membership<'a> {
     kubelet: Client,
     /// The identity of the service proxy, which the pod network and DNS share.
     proxy: Client,
-    serving: Identity,
+    serving: Arc<ServerIdentity>,
     cluster: ClusterInfo,
+    place: Place<'a>,
+}
+
+/// Where the server is.
+enum Place<'a> {
+    Elsewhere(Box<Joined>),
+    Here(&'a ControlPlane),
+}
+
+impl Membership<'_> {
+    /// What is to be kept fresh while the node has these addresses.
+    fn renewals(&self, settings: &Settings, node: &NodeIdentity) -> anyhow::Result<Vec<Kept>> {
+        match &self.place {
+            Place::Elsewhere(joined) => Ok(joined.renewals(&node.ips)),
+            Place::Here(plane) => {
+                let leaf = ensure_leaf(settings, &plane.pki, node)?;
+                self.serving.replace(&leaf)?;
+                let (settings, node) = (settings.clone(), node.clone());
+                let (pki, serving) = (Arc::clone(&plane.pki), Arc::clone(&self.serving));
+                let ensure = move || -> anyhow::Result<SystemTime> {
+                    let leaf = ensure_leaf(&settings, &pki, &node)?;
+                    serving.replace(&leaf)?;
+                    Ok(CertificateInfo::from_pem(&leaf.certificate_pem)?.due_at())
+                };
+                Ok(vec![Kept {
+                    name: "serving-kubelet",
+                    due: CertificateInfo::from_pem(&leaf.certificate_pem)?.due_at(),
+                    renew: Box::new(move || {
+                        let made = ensure().map_err(|error| format!("{error:#}"));
+                        Box::pin(std::future::ready(made))
+                    }),
+                }])
+            }
+        }
+    }
+}
+
+/// The kubelet's serving certificate, signed by the server in this process.
+fn ensure_leaf(
+    settings: &Settings,
+    pki: &ServerPki,
+    node: &NodeIdentity,
+) -> anyhow::Result<Identity> {
+    let spec = LeafSpec::server(
+        &format!("system:node:{}", node.name),
+        vec![node.name.clone()],
+        node.ips.clone(),
+    );
+    let folder = settings.agent_dir().join("tls");
+    let now = sampan_util::clock::plausible_now();
+    pki.server_ca
+        .ensure_leaf(&folder, "serving-kubelet", &spec, now)
+        .context("cannot make the kubelet's certificate")
 }
 
 /// A node that joins a server elsewhere.
@@ -60,28 +137,29 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
             .context("an agent needs --server, the URL of a server to join")?,
         token: sampan_cluster::token::given(&settings)?,
         node_name: node.name.clone(),
-        node_ips: node.ips.clone(),
         dir: settings.agent_dir().join("tls"),
     };
     let joined = tokio::select! {
         joined = newcomer.join() => joined?,
         () = shutdown.wait() => return Ok(()),
     };
-    let kubelet = Client::new(Arc::new(joined.kubelet));
-    let kept = settings.agent_dir().join("tls/cluster.json");
+    let kubelet = Client::new(Arc::new(joined.kubelet.clone()));
+    let kept = settings.agent_dir().join(CLUSTER_FILE);
     let cluster = tokio::select! {
         learned = info::learn(&kubelet, &kept) => learned?,
         () = shutdown.wait() => return Ok(()),
     };
+    tracing::info!(server = %joined.newcomer.server, node = %node.name, "joined");
     let membership = Membership {
         kubelet,
-        proxy: Client::new(Arc::new(joined.proxy)),
-        serving: joined.serving,
+        proxy: Client::new(Arc::new(joined.proxy.clone())),
+        serving: Arc::clone(&joined.serving),
         cluster,
+        place: Place::Elsewhere(Box::new(joined)),
     };
-    tracing::info!(server = %joined.server, node = %node.name, "joined");
     notify::notify("READY=1");
-    run_node(&settings, node, membership, shutdown).await
+    let journal = open_journal(&settings)?;
+    run_node(&settings, node, membership, journal, shutdown).await
 }
 
 /// The node of a server, in the same process.
@@ -89,97 +167,144 @@ pub(crate) async fn run_beside(
     settings: &Settings,
     plane: &ControlPlane,
     node: NodeIdentity,
+    journal: Journal,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let user = UserInfo::authenticated(format!("system:node:{}", node.name), &["system:nodes"]);
-    let spec = LeafSpec::server(
-        &format!("system:node:{}", node.name),
-        vec![node.name.clone()],
-        node.ips.clone(),
-    );
     let membership = Membership {
         kubelet: plane.client(user),
         proxy: plane.client(UserInfo::authenticated("system:kube-proxy", &[])),
-        serving: plane
-            .pki
-            .server_ca
-            .ensure_leaf(
-                &settings.agent_dir().join("tls"),
-                "serving-kubelet",
-                &spec,
-                sampan_util::clock::plausible_now(),
-            )
-            .context("cannot make the kubelet's certificate")?,
+        serving: ServerIdentity::new(&ensure_leaf(settings, &plane.pki, &node)?)?,
         cluster: crate::controlplane::cluster_info(settings, &plane.pki),
+        place: Place::Here(plane),
     };
-    run_node(settings, node, membership, shutdown).await
+    run_node(settings, node, membership, journal, shutdown).await
 }
 
 /// What all parts of a node share.
 struct Node<'a> {
     settings: &'a Settings,
     identity: NodeIdentity,
-    membership: Membership,
+    membership: &'a Membership<'a>,
     journal: Journal,
     watcher: FileWatcher,
     /// Informers of the proxy's identity.
     informers: Informers,
     /// Tells the kubelet that something which makes the node ready has changed.
     nudge: Arc<Notify>,
+    /// Of this round: the node's addresses may change.
     shutdown: Shutdown,
+    /// Of the process.
+    whole: Shutdown,
 }
 
+/// Runs the node until shutdown. When its addresses change, everything that stands on them is set up anew: kubelet,
+/// network, proxy, DNS; the runtime and all containers go on.
 async fn run_node(
     settings: &Settings,
-    identity: NodeIdentity,
-    membership: Membership,
+    mut identity: NodeIdentity,
+    membership: Membership<'_>,
+    journal: Journal,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let agent_dir = settings.agent_dir();
-    sampan_pki::files::create_private_dir(&agent_dir)?;
-    let node = Node {
-        settings,
-        journal: Journal::open(agent_dir.join("host-journal"))?,
-        watcher: FileWatcher::new().context("cannot watch files")?,
-        informers: Informers::new(membership.proxy.clone(), shutdown.clone()),
-        nudge: Arc::default(),
-        identity,
-        membership,
-        shutdown: shutdown.clone(),
-    };
-    let network = node.network_settings()?;
-    // containerd reads the plugin's folders when it starts.
-    for folder in [&network.paths.cni_bin, &network.paths.cni_conf] {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    let mut parts = JoinSet::new();
-    node.announce(&mut parts)?;
-    node.spawn_network(network, &mut parts);
-    node.spawn_proxy(&mut parts)?;
-    let mut runtime = tokio::select! {
-        started = node.start_runtime() => started?,
-        () = shutdown.wait() => return Ok(()),
-    };
-    let imported = node.spawn_images(&runtime, &mut parts);
-    node.spawn_kubelet(&runtime, imported, &mut parts).await?;
-    while let Some(ended) = parts.join_next().await {
-        match ended {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) if shutdown.is_triggered() => tracing::debug!(%error, "ended with"),
-            Ok(Err(error)) => {
-                shutdown.trigger();
-                runtime.ended().await;
-                return Err(error);
-            }
-            Err(error) => tracing::error!(%error, "a part of the node ended"),
+    let watcher = FileWatcher::new().context("cannot watch files")?;
+    let mut addresses = Addresses::follow(!settings.node_ips.is_empty());
+    let mut runtime = None;
+    let result = loop {
+        let round = shutdown.child();
+        let node = Node {
+            settings,
+            journal: journal.clone(),
+            watcher: watcher.clone(),
+            informers: Informers::new(membership.proxy.clone(), round.clone()),
+            nudge: Arc::default(),
+            identity: identity.clone(),
+            membership: &membership,
+            shutdown: round.clone(),
+            whole: shutdown.clone(),
+        };
+        let mut work = std::pin::pin!(node.run(&mut runtime));
+        let ips = tokio::select! {
+            ended = &mut work => break ended,
+            ips = addresses.changed(&identity.ips) => ips,
+        };
+        tracing::info!(from = ?identity.ips, to = ?ips, "this machine's address has changed");
+        identity.ips = ips;
+        round.trigger();
+        work.await?;
+        if let Place::Here(plane) = &membership.place {
+            plane.moved(settings, &identity).await?;
         }
+    };
+    shutdown.trigger();
+    if let Some(mut runtime) = runtime {
+        runtime.ended().await;
     }
-    runtime.ended().await;
-    Ok(())
+    result
 }
 
 impl Node<'_> {
+    /// All parts, in the order of need, until shutdown or until one of them fails.
+    async fn run(&self, runtime: &mut Option<RuntimeHandle>) -> anyhow::Result<()> {
+        let network = self.network_settings()?;
+        // containerd reads the plugin's folders when it starts.
+        for folder in [&network.paths.cni_bin, &network.paths.cni_conf] {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let mut parts = JoinSet::new();
+        self.announce(&mut parts)?;
+        let network = self.spawn_network(network, &mut parts)?;
+        self.spawn_proxy(&mut parts)?;
+        let runtime = match runtime {
+            Some(running) => running,
+            None => {
+                let started = tokio::select! {
+                    started = self.start_runtime() => started?,
+                    () = self.whole.wait() => return Ok(()),
+                };
+                self.release_leaked_addresses(network, &started).await;
+                runtime.insert(started)
+            }
+        };
+        self.spawn_images(runtime, &mut parts);
+        self.spawn_kubelet(runtime, &mut parts).await?;
+        self.spawn_membership(&mut parts)?;
+        while let Some(ended) = parts.join_next().await {
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) if self.shutdown.is_triggered() => {
+                    tracing::debug!(%error, "ended with");
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(error) => tracing::error!(%error, "a part of the node ended"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Certificates are kept fresh, and the cluster's servers known.
+    fn spawn_membership(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+        let kept = self.membership.renewals(self.settings, &self.identity)?;
+        let shutdown = self.shutdown.clone();
+        parts.spawn(async move {
+            sampan_cluster::renew::keep(kept, shutdown).await;
+            Ok(())
+        });
+        if let Place::Elsewhere(joined) = &self.membership.place {
+            let slices = self.informers.lister::<EndpointSlice>();
+            let (known, joined) = (slices.clone(), joined.clone());
+            slices.on_change(move |_| {
+                let transports = [joined.kubelet.clone(), joined.proxy.clone()];
+                let all = known.list(None);
+                joined
+                    .servers
+                    .learn(all.iter().map(Arc::as_ref), &transports);
+            });
+        }
+        Ok(())
+    }
+
     fn name(&self) -> &str {
         &self.identity.name
     }
@@ -212,15 +337,16 @@ impl Node<'_> {
         &self,
         settings: sampan_network::settings::Settings,
         parts: &mut JoinSet<anyhow::Result<()>>,
-    ) {
+    ) -> anyhow::Result<Option<Network>> {
         if self.settings.is_disabled(Component::Network) {
-            return;
+            return Ok(None);
         }
+        let network = Network::open(settings, &self.journal).context("pod network")?;
         let health = sampan_network::Health::default();
-        let (informers, journal) = (self.informers.clone(), self.journal.clone());
-        let (shutdown, own) = (self.shutdown.clone(), health.clone());
+        let (own, informers) = (network.clone(), self.informers.clone());
+        let (shutdown, told) = (self.shutdown.clone(), health.clone());
         parts.spawn(async move {
-            let run = sampan_network::run(settings, &informers, &journal, own, shutdown);
+            let run = own.run(&informers, told, shutdown);
             run.await.context("pod network")
         });
         let nudge = Arc::clone(&self.nudge);
@@ -244,6 +370,25 @@ impl Node<'_> {
             let run = sampan_dns::run(informers, client, settings, shutdown);
             run.await.context("DNS")
         });
+        Ok(Some(network))
+    }
+
+    /// Compares the addresses given out with the runtime's sandboxes, before the kubelet makes new ones.
+    async fn release_leaked_addresses(&self, network: Option<Network>, runtime: &RuntimeHandle) {
+        let Some(network) = network else { return };
+        let all = ListPodSandboxRequest::default();
+        let live = match runtime.runtime().list_pod_sandbox(all).await {
+            Ok(reply) => reply.items.into_iter().map(|sandbox| sandbox.id).collect(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare pod addresses with the runtime's sandboxes");
+                return;
+            }
+        };
+        match network.release_unknown(live).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "released pod addresses that no sandbox holds"),
+            Err(error) => tracing::warn!("{error}"),
+        }
     }
 
     fn dns_settings(&self) -> Option<sampan_dns::Settings> {
@@ -274,8 +419,16 @@ impl Node<'_> {
         settings.service_cidrs = ranges(&self.membership.cluster.service_cidrs)?;
         let (informers, journal) = (self.informers.clone(), self.journal.clone());
         let shutdown = self.shutdown.clone();
+        let health = sampan_proxy::Health::default();
+        let (told, stop) = (health.clone(), shutdown.clone());
         parts.spawn(async move {
-            let health = sampan_proxy::Health::default();
+            if let Some(listener) = component::listen("service proxy", component::PROXY_PORT).await
+            {
+                sampan_proxy::health::serve(listener, told, stop).await;
+            }
+            Ok(())
+        });
+        parts.spawn(async move {
             let run = sampan_proxy::run(settings, &informers, &journal, health, shutdown);
             run.await.context("service proxy")
         });
@@ -318,9 +471,42 @@ impl Node<'_> {
 
     async fn start_runtime(&self) -> anyhow::Result<RuntimeHandle> {
         let settings = self.runtime_settings();
-        supervisor::start(&settings, &self.watcher, &self.shutdown)
+        if settings.endpoint.is_none() {
+            self.record_runtime_folders(&settings.state_dir())?;
+        }
+        supervisor::start(&settings, &self.watcher, &self.whole)
             .await
             .context("container runtime")
+    }
+
+    /// The runtime's state, and what containerds share.
+    fn record_runtime_folders(&self, state: &Path) -> anyhow::Result<()> {
+        let shared = SHARED_FOLDERS.into_iter().map(Path::new);
+        let folders = shared
+            .filter(|path| !path.exists())
+            .chain(state.parent())
+            .chain([state]);
+        Ok(self
+            .journal
+            .record_all(folders.map(|path| Change::Directory {
+                path: path.to_owned(),
+                recursive: path == state,
+            }))?)
+    }
+
+    /// Control groups for pods, known to the journal before there is one.
+    fn cgroups(&self) -> anyhow::Result<Option<Cgroups>> {
+        let cgroups = match Cgroups::detect(&self.settings.agent_dir()) {
+            Ok(cgroups) => cgroups,
+            Err(error) => {
+                tracing::warn!(%error, "Pods run without cgroups of their own");
+                return Ok(None);
+            }
+        };
+        let folders = cgroups.folders().into_iter();
+        self.journal
+            .record_all(folders.map(|path| Change::Cgroup { path }))?;
+        Ok(Some(cgroups))
     }
 
     async fn spawn_kubelet(
@@ -332,13 +518,7 @@ impl Node<'_> {
         let agent_dir = self.settings.agent_dir();
         let settings = self.kubelet_settings()?;
         let port = settings.port;
-        let cgroups = match Cgroups::detect(&agent_dir) {
-            Ok(cgroups) => Some(cgroups),
-            Err(error) => {
-                tracing::warn!(%error, "Pods run without cgroups of their own");
-                None
-            }
-        };
+        let cgroups = self.cgroups()?;
         let client = self.membership.kubelet.clone();
         let kubelet = Kubelet::new(
             settings,
@@ -369,8 +549,13 @@ impl Node<'_> {
             metrics: Vec::new(),
         };
         self.spawn_kubelet_server(port, state, parts).await?;
-        let shutdown = self.shutdown.clone();
-        parts.spawn(async move { kubelet.run(shutdown).await.context("kubelet") });
+        let (shutdown, running) = (self.shutdown.clone(), Running::default());
+        let health = running.health("syncloop");
+        component::serve_health("kubelet", component::KUBELET_PORT, health, &shutdown).await;
+        parts.spawn(async move {
+            let _entered = running.enter();
+            kubelet.run(shutdown).await.context("kubelet")
+        });
         Ok(())
     }
 
@@ -384,7 +569,7 @@ impl Node<'_> {
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("cannot listen on {address} (the kubelet's port); is another kubelet running?")
         })?;
-        let identity = ServerIdentity::new(&self.membership.serving)?;
+        let identity = Arc::clone(&self.membership.serving);
         let shutdown = self.shutdown.clone();
         parts.spawn(async move {
             let serve = server::serve(listener, identity, state, shutdown);

@@ -31,13 +31,15 @@ use sampan_cluster::info::ClusterInfo;
 use sampan_config::Settings;
 use sampan_config::settings::Component;
 use sampan_net::{CertificateChecker, ServerIdentity, TcpDialer};
-use sampan_pki::server::{ServerNames, ServerPki};
+use sampan_pki::server::ServerPki;
 use sampan_store::Store as _;
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
 use sampan_util::{Shutdown, task};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::certificates::{self, Certificates};
+use crate::component::Gate;
 use crate::host_facts;
 use crate::node::NodeIdentity;
 
@@ -53,6 +55,9 @@ pub(crate) struct ControlPlane {
     pub(crate) pki: Arc<ServerPki>,
     /// Where clients on this machine reach it.
     pub(crate) local_url: String,
+    /// What the control plane's components let in.
+    pub(crate) gate: Gate,
+    pub(crate) certificates: Certificates,
     store: Arc<SqliteStore>,
     /// Ends when the last request was answered.
     serving: JoinHandle<Option<()>>,
@@ -67,7 +72,7 @@ impl ControlPlane {
     ) -> anyhow::Result<Self> {
         let advertise = advertised(settings, node);
         let listener = bind(settings).await?;
-        let pki = Arc::new(ensure_pki(settings, node, &advertise)?);
+        let pki = Arc::new(certificates::ensure(settings, node)?);
         let password = sampan_cluster::token::ensure(settings, pki.server_ca.certificate_pem())?;
         let store = Arc::new(open_store(settings)?);
         let keys = Keyring::load_or_create(&settings.server_dir().join("cred"))?;
@@ -79,12 +84,22 @@ impl ControlPlane {
             .add("etcd", Scope::LiveAndReady, store_check(store.clone()));
         let server = front.server.clone();
         let health = front.health.clone();
+        let gate = Gate {
+            authenticator: Arc::clone(&front.authenticator),
+            authorizer: Arc::clone(&front.authorizer),
+            identity: ServerIdentity::new(&pki.serving)?,
+        };
         let prepared = ready_when_set(&health);
         let own_node = node.map(|node| node.name.clone());
-        let serving = front.serve(listener, &pki, &advertise, own_node, settings, shutdown)?;
+        let relay = Arc::new(relay(&server, &pki, own_node)?);
+        let certificates = Certificates::new(settings, node, &gate.identity, &relay);
+        let shown = (Arc::clone(&gate.identity), relay);
+        let serving = front.serve(listener, &pki, shown, &advertise, settings, shutdown)?;
         let plane = Self {
+            certificates,
             server,
-            local_url: local_url(settings),
+            gate,
+            local_url: settings.local_url(),
             pki,
             store,
             serving,
@@ -108,16 +123,7 @@ impl ControlPlane {
     async fn prepare(&self, settings: &Settings, advertise: &[IpAddr]) -> anyhow::Result<()> {
         let user = UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]);
         let transport = self.server.transport(user);
-        let objects = sampan_apiserver::bootstrap::Settings {
-            // A loopback address, even one that was asked for, is no endpoint: pods would take it for their own.
-            advertise: advertise
-                .iter()
-                .copied()
-                .filter(|address| !address.is_loopback())
-                .collect(),
-            port: settings.https_listen_port,
-            service_ranges: service_ranges(settings),
-        };
+        let objects = common_objects(settings, advertise);
         sampan_apiserver::bootstrap::ensure(&self.server, &objects)
             .await
             .context("cannot make the objects that every cluster has")?;
@@ -147,6 +153,19 @@ impl ControlPlane {
             .await
             .context("cannot publish the cluster's settings")?;
         Ok(())
+    }
+
+    /// The node has other addresses: certificate and endpoints follow.
+    pub(crate) async fn moved(
+        &self,
+        settings: &Settings,
+        node: &NodeIdentity,
+    ) -> anyhow::Result<()> {
+        self.certificates.follow(node)?;
+        let objects = common_objects(settings, &advertised(settings, Some(node)));
+        sampan_apiserver::bootstrap::ensure(&self.server, &objects)
+            .await
+            .context("cannot change the endpoints of the API")
     }
 
     /// Ready when nothing can be written any more.
@@ -228,12 +247,11 @@ impl Front {
         self,
         listener: TcpListener,
         pki: &ServerPki,
+        (identity, relay): (Arc<ServerIdentity>, Arc<Relay>),
         advertise: &[IpAddr],
-        own_node: Option<String>,
         settings: &Settings,
         shutdown: &Shutdown,
     ) -> anyhow::Result<JoinHandle<Option<()>>> {
-        let identity = ServerIdentity::new(&pki.serving)?;
         let tls = sampan_net::tls::server_config(identity, &[b"h2", b"http/1.1"])?;
         let public = advertise.first().map_or_else(
             || format!("localhost:{}", settings.https_listen_port),
@@ -246,7 +264,7 @@ impl Front {
             authorizer: self.authorizer,
             health: self.health,
             metrics: self.metrics,
-            relay: Arc::new(relay(&self.server, pki, own_node)?),
+            relay,
             authorities_pem: pki.server_ca.certificate_pem().to_owned(),
             public_address: public,
             shutdown: shutdown.clone(),
@@ -356,37 +374,24 @@ fn open_store(settings: &Settings) -> anyhow::Result<SqliteStore> {
         .with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
-fn ensure_pki(
+fn common_objects(
     settings: &Settings,
-    node: Option<&NodeIdentity>,
     advertise: &[IpAddr],
-) -> anyhow::Result<ServerPki> {
-    let (mut dns_names, mut ips) = (Vec::new(), Vec::new());
-    for name in &settings.tls_sans {
-        match name.parse() {
-            Ok(ip) => ips.push(ip),
-            Err(_) => dns_names.push(name.clone()),
-        }
+) -> sampan_apiserver::bootstrap::Settings {
+    sampan_apiserver::bootstrap::Settings {
+        // A loopback address, even one that was asked for, is no endpoint: pods would take it for their own.
+        advertise: advertise
+            .iter()
+            .copied()
+            .filter(|address| !address.is_loopback())
+            .collect(),
+        port: settings.https_listen_port,
+        service_ranges: service_ranges(settings),
     }
-    ips.extend(advertise);
-    ips.extend(settings.bind_addresses.iter().copied());
-    ips.extend(settings.kubernetes_service_address());
-    if let Some(node) = node {
-        dns_names.push(node.name.clone());
-        ips.extend(&node.ips);
-    }
-    let names = ServerNames {
-        dns_names,
-        ips,
-        cluster_domain: settings.cluster_domain.clone(),
-    };
-    let directory = settings.server_dir().join("tls");
-    ServerPki::ensure(&directory, &names, sampan_util::clock::plausible_now())
-        .with_context(|| format!("cannot prepare the certificates in {}", directory.display()))
 }
 
 /// As given, else where the API listens, else the node's address.
-fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Vec<IpAddr> {
+pub(crate) fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Vec<IpAddr> {
     if !settings.advertise_addresses.is_empty() {
         return settings.advertise_addresses.clone();
     }
@@ -402,18 +407,6 @@ fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Vec<IpAddr> {
         Some(node) => node.ips.clone(),
         None => host_facts::node_address().into_iter().collect(),
     }
-}
-
-fn local_url(settings: &Settings) -> String {
-    let bound = settings.bind_addresses.first().copied();
-    let address = match bound {
-        Some(address) if !address.is_unspecified() => address,
-        _ => IpAddr::from([127, 0, 0, 1]),
-    };
-    format!(
-        "https://{}",
-        SocketAddr::new(address, settings.https_listen_port)
-    )
 }
 
 pub(crate) fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {

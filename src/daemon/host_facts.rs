@@ -1,8 +1,11 @@
 //! What this machine says of itself where the settings are silent: its name and its addresses.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 
 use anyhow::Context;
+use sampan_netlink::route::{Address, Connection, Link};
+use sampan_network::names::is_host_link;
+use sampan_network::settings::{NODE_LINK, NODE_LINK_PEER};
 
 /// The host name as a node name: lower case, nothing illegal.
 pub(crate) fn node_name() -> anyhow::Result<String> {
@@ -41,22 +44,54 @@ fn routed_address() -> Option<IpAddr> {
     (!address.is_unspecified() && !address.is_loopback()).then_some(address)
 }
 
+/// Without a default route: the address of the first link that leads out.
 fn first_address() -> Option<IpAddr> {
-    let table = std::fs::read_to_string("/proc/net/fib_trie").ok()?;
-    local_addresses(&table)
-        .into_iter()
-        .find(|address| !address.is_loopback())
-        .map(IpAddr::V4)
+    let read = || -> Result<_, sampan_netlink::Error> {
+        let mut kernel = Connection::open()?;
+        Ok((kernel.links()?, kernel.addresses()?))
+    };
+    match read() {
+        Ok((links, addresses)) => choose_address(&links, &addresses),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read this machine's addresses");
+            None
+        }
+    }
 }
 
-/// The host's own addresses in the kernel's dump of its routing trie.
-fn local_addresses(table: &str) -> Vec<Ipv4Addr> {
-    let lines: Vec<&str> = table.lines().map(str::trim).collect();
-    lines
-        .windows(2)
-        .filter(|pair| pair[1].starts_with("/32 host LOCAL"))
-        .filter_map(|pair| pair[0].strip_prefix("|-- ")?.parse().ok())
-        .collect()
+/// The new address of a node whose addresses are all gone from this machine; as long as it has one of them, and while
+/// it has none that leads out, nothing has changed.
+pub(crate) fn moved_address(known: &[IpAddr]) -> Option<IpAddr> {
+    let mut kernel = Connection::open().ok()?;
+    let (mut links, addresses) = (kernel.links().ok()?, kernel.addresses().ok()?);
+    let is_known = |address: &Address| known.contains(&address.network.addr());
+    if addresses.iter().any(is_known) {
+        return None;
+    }
+    // A bridge of containers is what is left when the cable is out.
+    links.retain(|link| link.kind.as_deref() != Some("bridge"));
+    routed_address().or_else(|| choose_address(&links, &addresses))
+}
+
+/// IPv4 before IPv6, links to the outside before bridges (those of containers and virtual machines), never loopback,
+/// and never what the pod network has made.
+fn choose_address(links: &[Link], addresses: &[Address]) -> Option<IpAddr> {
+    let usable = |link: &&Link| {
+        let ours = [NODE_LINK, NODE_LINK_PEER].contains(&link.name.as_str());
+        link.up && !link.loopback && !ours && !is_host_link(&link.name)
+    };
+    let mut candidates: Vec<(bool, bool, u32, IpAddr)> = Vec::new();
+    for link in links.iter().filter(usable) {
+        let is_bridge = link.kind.as_deref() == Some("bridge");
+        for address in addresses.iter().filter(|a| a.link == link.index) {
+            let ip = address.network.addr();
+            let is_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            if !is_local && !ip.is_loopback() {
+                candidates.push((ip.is_ipv6(), is_bridge, link.index, ip));
+            }
+        }
+    }
+    candidates.into_iter().min().map(|(.., ip)| ip)
 }
 
 #[cfg(test)]
@@ -70,8 +105,38 @@ mod tests {
     }
 
     #[test]
-    fn local_addresses_are_read_from_the_trie() {
-        let table = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.99.1.1\n        /32 host LOCAL\n     |-- 10.99.1.0\n        /24 link UNICAST\n";
-        assert_eq!(local_addresses(table), [Ipv4Addr::new(10, 99, 1, 1)]);
+    fn the_pod_network_is_no_address_of_the_node() {
+        let link = |index, name: &str, kind: Option<&str>| Link {
+            index,
+            name: name.to_owned(),
+            mtu: 1500,
+            mac: None,
+            up: true,
+            loopback: name == "lo",
+            kind: kind.map(str::to_owned),
+            master: None,
+        };
+        let links = [
+            link(1, "lo", None),
+            link(2, "sampan0", Some("veth")),
+            link(3, "docker0", Some("bridge")),
+            link(4, "sp0123456789abc", Some("veth")),
+            link(5, "eth0", Some("veth")),
+        ];
+        let address = |link, text: &str| Address {
+            link,
+            network: text.parse().expect("an address"),
+        };
+        let all = [
+            address(1, "127.0.0.1/8"),
+            address(2, "10.42.0.1/32"),
+            address(3, "172.17.0.1/16"),
+            address(5, "fe80::1/64"),
+            address(5, "192.0.2.7/24"),
+        ];
+        let chosen = |addresses: &[Address]| choose_address(&links, addresses);
+        assert_eq!(chosen(&all), Some(IpAddr::from([192, 0, 2, 7])));
+        assert_eq!(chosen(&all[..3]), Some(IpAddr::from([172, 17, 0, 1])));
+        assert_eq!(chosen(&all[..2]), None);
     }
 }

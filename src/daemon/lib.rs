@@ -2,7 +2,10 @@
 //!
 //! Reading order: [`server`] is a control plane and, unless switched off, an agent; [`agent`] is a node.
 
+mod addresses;
 mod agent;
+mod certificates;
+mod component;
 mod controlplane;
 mod host_facts;
 mod logging;
@@ -10,6 +13,7 @@ mod node;
 mod notify;
 mod process;
 mod server;
+pub mod uninstall;
 
 use anyhow::Context;
 use sampan_config::Settings;

@@ -1,6 +1,7 @@
 //! What concerns the process as a whole: paths, the lock on the data directory, threads, signals.
 
 use std::fs::{File, TryLockError};
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -51,7 +52,7 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
         )
     })?;
     let path = data_dir.join("lock");
-    let file = File::options()
+    let mut file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
@@ -63,7 +64,14 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
             )
         })?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            // Whom to ask to end, for an uninstall.
+            let noted = file
+                .set_len(0)
+                .and_then(|()| write!(file, "{}", std::process::id()));
+            noted.with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(file)
+        }
         Err(TryLockError::WouldBlock) => anyhow::bail!(
             "another sampan already runs on {}; stop it, or give another --data-dir",
             data_dir.display()

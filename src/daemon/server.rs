@@ -1,17 +1,23 @@
 //! A server: the control plane, its actors, and (unless switched off) an agent in the same process.
 
 use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use sampan_api::UserInfo;
+use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;
 use sampan_config::Settings;
 use sampan_controllers::csr::Authorities;
-use sampan_pki::files;
-use sampan_pki::kubeconfig::{Credentials, Kubeconfig};
+use sampan_controllers::runtime::Context as Shared;
+use sampan_controllers::runtime::metrics::Metrics;
+use sampan_host::{Change, Journal};
 use sampan_util::Shutdown;
 use tokio::task::JoinSet;
 
+use crate::certificates;
+use crate::component::{self, Running};
 use crate::controlplane::ControlPlane;
 use crate::node::NodeIdentity;
 use crate::notify;
@@ -27,20 +33,32 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     // The API goes last: the others say goodbye through it.
     let serving = Shutdown::new();
     let plane = ControlPlane::start(&settings, node.as_ref(), &serving).await?;
-    write_kubeconfig(&settings, &plane)?;
+    let journal = match &node {
+        Some(_) => Some(crate::agent::open_journal(&settings)?),
+        None => None,
+    };
+    if let Some(journal) = &journal {
+        record_kubeconfig(&settings.write_kubeconfig, journal)?;
+    }
+    certificates::write_kubeconfig(&settings, &plane.pki)?;
     let mut actors = JoinSet::new();
+    let kept = vec![plane.certificates.kept(&plane.pki)];
+    actors.spawn(sampan_cluster::renew::keep(kept, shutdown.clone()));
     if !settings.disable_controller_manager {
-        actors.spawn(controllers(&settings, &plane, &shutdown));
+        actors.spawn(controllers(&settings, &plane, &shutdown).await);
     }
     if !settings.disable_scheduler {
-        actors.spawn(scheduler(&plane, &shutdown));
+        actors.spawn(scheduler(&plane, &shutdown).await);
     }
     tracing::info!(url = %plane.local_url, "the API is ready");
     notify::notify("READY=1");
     let store_ended = plane.store_ended();
     let mut node = Box::pin(async {
-        match node {
-            Some(node) => crate::agent::run_beside(&settings, &plane, node, shutdown.clone()).await,
+        match node.zip(journal) {
+            Some((node, journal)) => {
+                let stop = shutdown.clone();
+                crate::agent::run_beside(&settings, &plane, node, journal, stop).await
+            }
             None => {
                 shutdown.wait().await;
                 Ok(())
@@ -66,7 +84,8 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     ended
 }
 
-fn controllers(
+/// The controllers, which answer for themselves from now on.
+async fn controllers(
     settings: &Settings,
     plane: &ControlPlane,
     shutdown: &Shutdown,
@@ -89,16 +108,40 @@ fn controllers(
         let user = UserInfo::service_account(CONTROLLER_NAMESPACE, name, "");
         sampan_client::Client::new(server.transport(user))
     };
-    let shutdown = shutdown.clone();
+    let context = Arc::new(Shared {
+        informers: Informers::new(shared.clone(), shutdown.clone()),
+        shared,
+        client_of: Arc::new(client_of),
+        settings: own,
+        shutdown: shutdown.clone(),
+        metrics: Metrics::default(),
+    });
+    let running = Running::default();
+    let counted = Arc::clone(&context);
+    let pages = (
+        running.health("controllers"),
+        Arc::new(move |text: &mut String| text.push_str(&counted.metrics.render())) as Extra,
+    );
+    let port = component::CONTROLLERS_PORT;
+    component::serve_component("controllers", port, pages, &plane.gate, shutdown).await;
     async move {
-        sampan_controllers::run(shared, client_of, own, shutdown).await;
+        let _entered = running.enter();
+        sampan_controllers::run_all(context).await;
     }
 }
 
-fn scheduler(plane: &ControlPlane, shutdown: &Shutdown) -> impl Future<Output = ()> + use<> {
+async fn scheduler(plane: &ControlPlane, shutdown: &Shutdown) -> impl Future<Output = ()> + use<> {
+    let running = Running::default();
+    let pages = (
+        running.health("scheduling"),
+        Arc::new(|_: &mut String| {}) as Extra,
+    );
+    let port = component::SCHEDULER_PORT;
+    component::serve_component("scheduler", port, pages, &plane.gate, shutdown).await;
     let client = plane.client(UserInfo::authenticated("system:kube-scheduler", &[]));
     let shutdown = shutdown.clone();
     async move {
+        let _entered = running.enter();
         let run = move || {
             let stop = shutdown.child();
             let informers = Informers::new(client.clone(), stop.clone());
@@ -109,34 +152,18 @@ fn scheduler(plane: &ControlPlane, shutdown: &Shutdown) -> impl Future<Output = 
     }
 }
 
-fn write_kubeconfig(settings: &Settings, plane: &ControlPlane) -> anyhow::Result<()> {
-    let text = Kubeconfig {
-        name: "default",
-        server: &plane.local_url,
-        authority_pem: plane.pki.server_ca.certificate_pem(),
-        credentials: Credentials::Certificate(&plane.pki.admin),
+/// A file that lies outside the data directory is a change to the host.
+fn record_kubeconfig(path: &Path, journal: &Journal) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        journal.record(Change::Directory {
+            path: folder.to_owned(),
+            recursive: false,
+        })?;
     }
-    .render();
-    let path = &settings.write_kubeconfig;
-    let written = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .context("cannot make its folder")
-        .and_then(|()| {
-            Ok(files::write_atomic(
-                path,
-                text.as_bytes(),
-                settings.write_kubeconfig_mode,
-            )?)
-        });
-    match written {
-        Ok(()) => Ok(()),
-        // Without root the default place cannot be written; the control plane works all the same.
-        Err(error) if settings.disable_agent => {
-            tracing::warn!(path = %path.display(), error = format!("{error:#}"),
-                "the kubeconfig was not written; choose another place with --write-kubeconfig");
-            Ok(())
-        }
-        Err(error) => Err(error.context(format!("cannot write the kubeconfig {}", path.display()))),
+    if !path.exists() {
+        journal.record(Change::File {
+            path: path.to_owned(),
+        })?;
     }
+    Ok(())
 }

@@ -56,6 +56,11 @@ pub enum Change {
 }
 
 impl Change {
+    /// Whether the change is gone after the machine has been started anew.
+    pub fn ends_with_boot(&self) -> bool {
+        !matches!(self, Self::File { .. } | Self::Directory { .. })
+    }
+
     /// The network namespace the change belongs to, by the number that `/proc/self/ns/net` shows.
     pub fn namespace(&self) -> Option<u64> {
         match self {

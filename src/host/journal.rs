@@ -24,9 +24,21 @@ pub struct Entry {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Line {
-    Made { id: EntryId, change: Change },
-    Gone { gone: EntryId },
+    Made {
+        id: EntryId,
+        change: Change,
+    },
+    Gone {
+        gone: EntryId,
+    },
+    /// The following was written while the machine was up under this id.
+    Boot {
+        boot: String,
+    },
 }
+
+/// Changes from all boots but the last one cannot be told apart from it by their names alone.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Dead lines are dropped once there are this many of them and more than live ones.
 const COMPACT_AT: usize = 512;
@@ -43,11 +55,18 @@ struct State {
     by_change: HashMap<Change, EntryId>,
     next: EntryId,
     dead_lines: usize,
+    boot: Option<String>,
 }
 
 impl Journal {
-    /// Opens or creates `<data-dir>/agent/host-journal`. A last line cut short by a crash is dropped.
+    /// Opens or creates `<data-dir>/agent/host-journal`. A last line cut short by a crash is dropped, and so is what
+    /// ended when the machine was started anew.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let boot = fs::read_to_string(BOOT_ID).ok();
+        Self::open_in_boot(path, boot.as_deref().map(str::trim))
+    }
+
+    fn open_in_boot(path: impl Into<PathBuf>, boot: Option<&str>) -> Result<Self, Error> {
         let path = path.into();
         let fail = |what| fail(what, &path);
         if let Some(parent) = path.parent() {
@@ -78,11 +97,13 @@ impl Journal {
             by_change: HashMap::new(),
             next: 1,
             dead_lines: 0,
+            boot: None,
         };
         content[..whole_len]
             .split(|b| *b == b'\n')
             .filter(|line| !line.is_empty())
             .for_each(|line| state.replay(line));
+        state.enter_boot(boot)?;
         sync_directory(&path);
         Ok(Self(Arc::new(Mutex::new(state))))
     }
@@ -91,16 +112,22 @@ impl Journal {
     /// recorded again keeps its first entry.
     pub fn record(&self, change: Change) -> Result<EntryId, Error> {
         let mut state = self.lock();
-        if let Some(id) = state.by_change.get(&change) {
-            return Ok(*id);
+        let (id, is_new) = state.note(change)?;
+        if is_new {
+            state.sync()?;
         }
-        let id = state.next;
-        state.append(&Line::Made {
-            id,
-            change: change.clone(),
-        })?;
-        state.insert(id, change);
         Ok(id)
+    }
+
+    /// Several changes, for the price of one write to the disk.
+    pub fn record_all(&self, changes: impl IntoIterator<Item = Change>) -> Result<(), Error> {
+        let mut state = self.lock();
+        let mut any = false;
+        for change in changes {
+            let (_, is_new) = state.note(change)?;
+            any |= is_new;
+        }
+        if any { state.sync() } else { Ok(()) }
     }
 
     /// Notes that the change is no more (its link is deleted, its mount gone).
@@ -143,10 +170,49 @@ impl State {
         match serde_json::from_slice(line) {
             Ok(Line::Made { id, change }) => self.insert(id, change),
             Ok(Line::Gone { gone }) => self.remove(gone),
+            Ok(Line::Boot { boot }) => self.boot = Some(boot),
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), %error, "unreadable line in the host journal");
             }
         }
+    }
+
+    /// Network, mounts, control groups and kernel settings do not outlive the kernel that they were made in.
+    fn enter_boot(&mut self, boot: Option<&str>) -> Result<(), Error> {
+        if boot.is_none() || self.boot.as_deref() == boot {
+            return Ok(());
+        }
+        if self.boot.is_some() {
+            let ended = |(id, change): (&EntryId, &Change)| change.ends_with_boot().then_some(*id);
+            let ended: Vec<EntryId> = self.live.iter().filter_map(ended).collect();
+            for id in ended {
+                self.end(id)?;
+            }
+        }
+        self.boot = boot.map(str::to_owned);
+        match self.boot.clone() {
+            Some(boot) => self.append(&Line::Boot { boot }),
+            None => Ok(()),
+        }
+    }
+
+    /// The entry of a change, and whether it is new (and not on disk yet).
+    fn note(&mut self, change: Change) -> Result<(EntryId, bool), Error> {
+        if let Some(id) = self.by_change.get(&change) {
+            return Ok((*id, false));
+        }
+        let id = self.next;
+        self.append(&Line::Made {
+            id,
+            change: change.clone(),
+        })?;
+        self.insert(id, change);
+        Ok((id, true))
+    }
+
+    /// The end of a change may be lost in a crash: it then undoes to nothing. Its making may not.
+    fn sync(&self) -> Result<(), Error> {
+        self.file.sync_data().map_err(fail("sync", &self.path))
     }
 
     fn insert(&mut self, id: EntryId, change: Change) {
@@ -185,10 +251,6 @@ impl State {
             }
             return Err(fail("write", &path)(error));
         }
-        // The end of a change may be lost in a crash: it then undoes to nothing.
-        if matches!(line, Line::Made { .. }) {
-            self.file.sync_data().map_err(fail("sync", &path))?;
-        }
         Ok(())
     }
 
@@ -197,6 +259,9 @@ impl State {
         let path = self.path.clone();
         let new_path = path.with_extension("new");
         let mut bytes = Vec::new();
+        if let Some(boot) = self.boot.clone() {
+            bytes.extend(encode(&Line::Boot { boot }).map_err(fail("encode a line of", &path))?);
+        }
         for (id, change) in &self.live {
             let line = Line::Made {
                 id: *id,
@@ -289,6 +354,22 @@ mod tests {
             let again = Journal::open(&path).unwrap();
             assert_eq!(changes(&again), [link("a"), link("c")]);
         }
+    }
+
+    #[test]
+    fn a_new_boot_ends_what_the_kernel_held_and_keeps_files() {
+        let path = crate::undo::tests::scratch("boot").join("host-journal");
+        let file = Change::File { path: "/x".into() };
+        let journal = Journal::open_in_boot(&path, Some("one")).unwrap();
+        journal.record(link("a")).unwrap();
+        journal.record(file.clone()).unwrap();
+        let journal = Journal::open_in_boot(&path, Some("one")).unwrap();
+        assert_eq!(changes(&journal), [link("a"), file.clone()]);
+        let journal = Journal::open_in_boot(&path, Some("two")).unwrap();
+        assert_eq!(changes(&journal).as_slice(), std::slice::from_ref(&file));
+        journal.record(link("b")).unwrap();
+        let journal = Journal::open_in_boot(&path, Some("two")).unwrap();
+        assert_eq!(changes(&journal), [file, link("b")]);
     }
 
     #[test]

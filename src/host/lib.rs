@@ -15,7 +15,7 @@ pub mod undo;
 
 pub use change::Change;
 pub use journal::{Entry, EntryId, Journal};
-pub use undo::{NetworkUndo, Outcome, Undone};
+pub use undo::{NetworkUndo, Outcome, Undone, unmount};
 
 /// What can go wrong with the journal or a change made through it.
 #[derive(Debug, thiserror::Error)]

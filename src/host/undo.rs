@@ -50,17 +50,53 @@ impl Journal {
         }
         Ok(report)
     }
+
+    /// Takes back one change and forgets it.
+    pub fn undo_one(&self, change: &Change, network: &dyn NetworkUndo) -> Result<Outcome, Error> {
+        let outcome = undo(change, network);
+        if outcome == Outcome::Undone {
+            self.forget(change)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Takes back a change of which there is no record (any more).
+    pub fn undo_unrecorded(change: &Change, network: &dyn NetworkUndo) -> Result<Outcome, Error> {
+        Ok(undo(change, network))
+    }
 }
 
 /// A namespace that is not ours to look into, or is gone with all it held.
 fn elsewhere(change: &Change) -> Option<Outcome> {
     let made_in = change.namespace()?;
-    (made_in != current_namespace())
-        .then(|| Outcome::Skipped("made in another network namespace".into()))
+    if made_in == current_namespace() {
+        return None;
+    }
+    Some(if namespace_exists(made_in) {
+        Outcome::Skipped("made in another network namespace: run this there".into())
+    } else {
+        Outcome::Undone
+    })
+}
+
+/// Whether a process is in the network namespace, or something is mounted that keeps it.
+fn namespace_exists(number: u64) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if mounts.contains(&format!("net:[{number}]")) {
+        return true;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| fs::metadata(entry.path().join("ns/net")).ok())
+        .any(|namespace| namespace.ino() == number)
 }
 
 fn preview(change: &Change) -> Outcome {
-    elsewhere(change).unwrap_or(Outcome::WouldUndo)
+    match elsewhere(change) {
+        Some(Outcome::Undone) | None => Outcome::WouldUndo,
+        Some(other) => other,
+    }
 }
 
 fn undo(change: &Change, network: &dyn NetworkUndo) -> Outcome {
@@ -76,11 +112,12 @@ fn undo(change: &Change, network: &dyn NetworkUndo) -> Outcome {
         Change::Mount { target } => unmount(target),
         Change::Cgroup { path } => remove_cgroup(path).map_err(|e| e.to_string()),
         Change::File { path } => missing_is_fine(fs::remove_file(path)),
-        Change::Directory { path, recursive } => missing_is_fine(if *recursive {
-            fs::remove_dir_all(path)
-        } else {
-            fs::remove_dir(path)
-        }),
+        Change::Directory { path, recursive } => match remove_directory(path, *recursive) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                return Outcome::Skipped("others have put something into it".into());
+            }
+            result => missing_is_fine(result),
+        },
     };
     result.map_or_else(Outcome::Failed, |()| Outcome::Undone)
 }
@@ -99,13 +136,38 @@ fn undo_sysctl(key: &str, old: &str, new: &str) -> Outcome {
     }
 }
 
-/// Mounts may lie on top of each other; all of them go.
-fn unmount(target: &Path) -> Result<(), String> {
+fn remove_directory(path: &Path, recursive: bool) -> io::Result<()> {
+    if !recursive {
+        return fs::remove_dir(path);
+    }
+    // What is mounted below is not ours to empty.
+    if let Some(mount) = mount_below(path) {
+        let text = format!("something is mounted at {mount}");
+        return Err(io::Error::other(text));
+    }
+    fs::remove_dir_all(path)
+}
+
+fn mount_below(path: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let below = points.find(|point| Path::new(point).starts_with(path));
+    below.map(str::to_owned)
+}
+
+/// Mounts may lie on top of each other; all of them go. One that somebody still looks into is gone from the tree at
+/// once, and for good when they look elsewhere.
+pub fn unmount(target: &Path) -> Result<(), String> {
+    use rustix::io::Errno;
     use rustix::mount::{UnmountFlags, unmount};
+    let mut flags = UnmountFlags::NOFOLLOW;
     loop {
-        match unmount(target, UnmountFlags::NOFOLLOW) {
+        match unmount(target, flags) {
             Ok(()) => {}
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) if !flags.contains(UnmountFlags::DETACH) => {
+                flags |= UnmountFlags::DETACH;
+            }
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -180,7 +242,7 @@ pub(crate) mod tests {
         let changes = [
             link("first", namespace),
             link("stuck", namespace),
-            link("elsewhere", namespace + 1),
+            link("gone", u64::MAX),
             Change::File { path: file.clone() },
             Change::Directory {
                 path: made.clone(),
@@ -204,7 +266,11 @@ pub(crate) mod tests {
         assert!(!file.exists() && !made.exists());
         assert_eq!(*network.0.lock().unwrap(), [changes[0].clone()]);
         let left: Vec<_> = journal.entries().into_iter().map(|e| e.change).collect();
-        assert_eq!(left, changes[1..3]);
+        assert_eq!(
+            left,
+            changes[1..2],
+            "a namespace that is gone took all with it"
+        );
     }
 
     #[test]
@@ -221,7 +287,7 @@ pub(crate) mod tests {
             })
             .unwrap();
         let report = journal.undo_all(&Recorded::default(), false).unwrap();
-        assert!(matches!(report[0].outcome, Outcome::Failed(_)));
+        assert!(matches!(report[0].outcome, Outcome::Skipped(_)));
         assert!(path.join("theirs").exists());
     }
 }

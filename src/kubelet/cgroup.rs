@@ -148,6 +148,16 @@ impl Cgroups {
         pods
     }
 
+    /// The folders that hold everything of this node, also what the runtime makes where we set nothing.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let parent = self.kubepods.trim_end_matches("/kubepods");
+        let parent = parent.trim_start_matches('/');
+        match &self.hierarchy {
+            Hierarchy::V1 { mounts } => mounts.iter().map(|m| m.path.join(parent)).collect(),
+            Hierarchy::V2 { root } => vec![root.join(parent)],
+        }
+    }
+
     /// Removes everything of this node, for an uninstall or a test.
     pub fn remove_all(&self) -> Result<(), Error> {
         let parent = self.kubepods.trim_end_matches("/kubepods");

@@ -26,7 +26,7 @@ pub mod undo;
 mod watch;
 
 pub use install::install;
-pub use run::{Error, Health, run};
+pub use run::{Error, Health, Network, run};
 pub use settings::{Paths, Settings};
 pub use undo::HostNetwork;
 

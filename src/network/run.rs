@@ -1,5 +1,6 @@
 //! The loop: the API says which nodes there are, the kernel gets links, routes and rules.
 
+use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub enum Error {
         path: String,
         source: std::io::Error,
     },
+    #[error("cannot release the addresses of sandboxes that are gone: {0}")]
+    Release(String),
     #[error("the network could not be set up: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -95,12 +98,54 @@ pub async fn run(
     health: Health,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
-    let server = start(&settings, journal)?;
-    let serving = serve(server.clone(), &settings, shutdown.clone());
-    let following = follow(&settings, informers, journal, &server, &health, &shutdown);
-    tokio::select! {
-        result = serving => result,
-        result = following => result,
+    let network = Network::open(settings, journal)?;
+    network.run(informers, health, shutdown).await
+}
+
+/// The pod network of one node; copies are the same one.
+#[derive(Clone)]
+pub struct Network {
+    settings: Arc<Settings>,
+    journal: Journal,
+    server: Server,
+}
+
+impl Network {
+    /// Reads what was given out before; nothing on the host is changed yet.
+    pub fn open(settings: Settings, journal: &Journal) -> Result<Self, Error> {
+        Ok(Self {
+            server: start(&settings, journal)?,
+            settings: Arc::new(settings),
+            journal: journal.clone(),
+        })
+    }
+
+    /// See [`run`].
+    pub async fn run(
+        self,
+        informers: &Informers,
+        health: Health,
+        shutdown: Shutdown,
+    ) -> Result<(), Error> {
+        let Self {
+            settings,
+            journal,
+            server,
+        } = &self;
+        let serving = serve(server.clone(), settings, shutdown.clone());
+        let following = follow(settings, informers, journal, server, &health, &shutdown);
+        tokio::select! {
+            result = serving => result,
+            result = following => result,
+        }
+    }
+
+    /// Gives back the addresses of sandboxes that the runtime does not know (any more): what a crash, or a runtime
+    /// that lost its state, left behind. To be called while no sandbox is being made. Returns how many there were.
+    pub async fn release_unknown(&self, live: HashSet<String>) -> Result<usize, Error> {
+        let server = self.server.clone();
+        let released = tokio::task::spawn_blocking(move || server.release_unknown(&live)).await?;
+        released.map_err(|failure| Error::Release(failure.to_string()))
     }
 }
 

@@ -92,6 +92,7 @@ pub struct Authority {
     /// Its subject: the issuer of what it signs.
     name: Vec<u8>,
     key_id: Vec<u8>,
+    leaf_life: Duration,
 }
 
 impl Authority {
@@ -103,7 +104,7 @@ impl Authority {
         let content = Content {
             subject: &name,
             spki: &spki,
-            not_before: certificate::valid_from(now),
+            not_before: certificate::valid_from(now, AUTHORITY_LIFETIME),
             not_after: now + AUTHORITY_LIFETIME,
             alt_names: &[],
             usages: &[
@@ -155,6 +156,7 @@ impl Authority {
         }
         Ok(Self {
             key_id: key_id.unwrap_or_else(|| certificate::key_id(&spki)),
+            leaf_life: LEAF_LIFETIME,
             key,
             certificate_pem,
             certificate_der,
@@ -193,6 +195,16 @@ impl Authority {
         }
     }
 
+    /// How long what it signs is valid from now on.
+    pub fn with_leaf_life(mut self, life: Duration) -> Self {
+        self.leaf_life = life;
+        self
+    }
+
+    pub fn leaf_life(&self) -> Duration {
+        self.leaf_life
+    }
+
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -214,8 +226,8 @@ impl Authority {
         self.sign(&Content {
             subject: &certificate::subject(&spec.common_name, &spec.organizations),
             spki: &key.spki(),
-            not_before: certificate::valid_from(now),
-            not_after: now + LEAF_LIFETIME,
+            not_before: certificate::valid_from(now, self.leaf_life),
+            not_after: now + self.leaf_life,
             alt_names: &certificate::alt_names(&spec.dns_names, &spec.ips),
             usages: &spec.usages,
             is_authority: false,
@@ -235,7 +247,7 @@ impl Authority {
         self.sign(&Content {
             subject: request.subject_der(),
             spki: request.spki_der(),
-            not_before: certificate::valid_from(now),
+            not_before: certificate::valid_from(now, lifetime),
             not_after: (now + lifetime).min(last),
             alt_names: request.alt_names_der(),
             usages,

@@ -148,8 +148,8 @@ pub(crate) fn alt_names(dns: &[String], ips: &[IpAddr]) -> Vec<u8> {
     all
 }
 
-pub(crate) fn valid_from(now: SystemTime) -> SystemTime {
-    now.checked_sub(BACKDATE).unwrap_or(now)
+pub(crate) fn valid_from(now: SystemTime, life: Duration) -> SystemTime {
+    now.checked_sub(BACKDATE.min(life / 10)).unwrap_or(now)
 }
 
 pub fn pem_block(label: &str, content: &[u8]) -> String {
@@ -233,15 +233,23 @@ impl CertificateInfo {
         }
     }
 
-    /// True if less than a quarter of its life is left.
-    pub fn is_due(&self, now: SystemTime) -> bool {
+    /// When a quarter of its life is left: time for a new one.
+    pub fn due_at(&self) -> SystemTime {
         let life = self
             .not_after
             .duration_since(self.not_before)
             .unwrap_or_default();
-        self.not_after
-            .duration_since(now)
-            .map_or(true, |left| left < life / 4)
+        self.not_after - life / 4
+    }
+
+    /// True if less than a quarter of its life is left.
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        self.due_at() < now
+    }
+
+    /// Whether others would believe it at this time.
+    pub fn is_valid(&self, now: SystemTime) -> bool {
+        self.not_before <= now && now < self.not_after
     }
 }
 

@@ -109,7 +109,8 @@ mod tests {
         assert!(bare.trusts("anything"));
         assert_eq!(bare.format(), "secret");
         for wrong in ["", "K10abc::server:x", "a::b", "K10::server"] {
-            assert!(JoinToken::parse(wrong).is_err(), "{wrong}");
+            let error = JoinToken::parse(wrong).unwrap_err().to_string();
+            assert!(wrong.is_empty() || !error.contains(wrong), "{error}");
         }
         // Neither a token nor what was meant as one is shown.
         assert!(!format!("{token:?}").contains("a:b"));

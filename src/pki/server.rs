@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::Error;
 use crate::authority::{Authority, Identity, LeafSpec};
+use crate::certificate::CertificateInfo;
 use crate::files::{self, PRIVATE};
 use crate::jws::{TokenSigner, TokenVerifier};
 use crate::key::PrivateKey;
@@ -18,6 +19,8 @@ pub struct ServerNames {
     pub dns_names: Vec<String>,
     pub ips: Vec<IpAddr>,
     pub cluster_domain: String,
+    /// How long what this server signs is valid, if not for a year.
+    pub leaf_life: Option<Duration>,
 }
 
 impl ServerNames {
@@ -88,7 +91,11 @@ impl ServerPki {
             .as_secs();
         let authority = |name: &str| {
             let common_name = format!("sampan-{name}@{seconds}");
-            Authority::ensure(dir, name, &common_name, now).map(Arc::new)
+            let authority = Authority::ensure(dir, name, &common_name, now)?;
+            Ok::<_, Error>(Arc::new(match names.leaf_life {
+                Some(life) => authority.with_leaf_life(life),
+                None => authority,
+            }))
         };
         let server_ca = authority("server-ca")?;
         let client_ca = authority("client-ca")?;
@@ -129,9 +136,19 @@ impl ServerPki {
         })
     }
 
-    /// The serving certificate for changed names: the old one if it still covers them.
-    pub fn renew_serving(&self, names: &ServerNames, now: SystemTime) -> Result<Identity, Error> {
-        ensure_serving(&self.dir, &self.server_ca, names, now)
+    /// When the first of the certificates is due to be made again.
+    pub fn due_at(&self) -> Result<SystemTime, Error> {
+        let leaves = [
+            &self.serving,
+            &self.kubelet_client,
+            &self.front_proxy_client,
+            &self.admin,
+        ];
+        let due = leaves
+            .iter()
+            .map(|leaf| Ok(CertificateInfo::from_pem(&leaf.certificate_pem)?.due_at()));
+        let due = due.collect::<Result<Vec<_>, Error>>()?;
+        Ok(due.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH))
     }
 
     /// A client certificate of the cluster, kept in the directory under `file`.
@@ -177,7 +194,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::CertificateInfo;
 
     #[test]
     fn second_start_finds_everything_and_keys_are_private() {
@@ -187,6 +203,7 @@ mod tests {
             dns_names: vec!["node-a".to_owned()],
             ips: vec!["10.43.0.1".parse().unwrap()],
             cluster_domain: "cluster.local".to_owned(),
+            leaf_life: None,
         };
         let first = ServerPki::ensure(&dir, &names, now).unwrap();
         let second = ServerPki::ensure(&dir, &names, now).unwrap();

@@ -1,8 +1,17 @@
 //! Wall-clock time as an argument that tests can set.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Real by default; a manual clock stands still until it is advanced.
 #[derive(Debug, Clone, Default)]
@@ -44,9 +53,51 @@ pub fn plausible_now() -> SystemTime {
     SystemTime::now().max(UNIX_EPOCH + FIRST_RELEASE)
 }
 
+/// Returns when the wall clock shows `deadline`, or when somebody has set the clock: whoever waits for a date looks
+/// again then.
+pub async fn wall_clock_reaches(deadline: SystemTime) -> io::Result<()> {
+    let since = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
+    // All zero would switch the timer off.
+    let nanos = i64::from(since.subsec_nanos()).max(1);
+    let timer = timerfd_create(
+        TimerfdClockId::Realtime,
+        TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+    )?;
+    let at = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec {
+            tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: nanos,
+        },
+    };
+    let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+    timerfd_settime(&timer, flags, &at)?;
+    let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
+    loop {
+        let mut guard = timer.readable().await?;
+        match rustix::io::read(&timer, &mut [0_u8; 8]) {
+            Ok(_) | Err(Errno::CANCELED) => return Ok(()),
+            Err(Errno::AGAIN) => guard.clear_ready(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[tokio::test]
+    async fn dates_are_waited_for() {
+        let started = std::time::Instant::now();
+        wall_clock_reaches(SystemTime::now() + Duration::from_millis(50))
+            .await
+            .unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(40));
+        wall_clock_reaches(UNIX_EPOCH).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
 
     #[test]
     fn a_manual_clock_moves_only_when_told() {

@@ -5,6 +5,8 @@ mod abuse;
 mod crash;
 mod faults;
 mod fuzz;
+mod install;
+mod join;
 mod layers;
 mod licences;
 mod node;

@@ -37,35 +37,51 @@ impl Drop for Scratch {
             eprintln!("kept: {}", self.0.display());
             return;
         }
-        release(&self.0);
+        let left = take_off(&self.0);
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "an uninstall left something: {left}");
         }
     }
 }
 
-/// Ends containers that outlived their nodes (they are meant to) and takes away what the nodes mounted.
-fn release(folder: &Path) {
-    let mut places = runtime_states(folder);
-    for pid in processes_of_runtimes(folder) {
-        for child in children(&pid) {
-            signal_kill(&child);
-        }
-        signal_kill(&pid);
-    }
-    places.push(folder.to_owned());
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for line in mounts.lines().rev() {
-        let path = Path::new(line.split(' ').nth(1).unwrap_or_default());
-        if places.iter().any(|place| path.starts_with(place)) {
-            let _unmounted = Command::new("umount").arg("-l").arg(path).status();
-        }
-    }
-    for state in runtime_states(folder) {
-        if let Err(error) = std::fs::remove_dir_all(&state) {
-            eprintln!("cannot remove {}: {error}", state.display());
+/// Takes every node whose data lies below the folder off the machine: containers that outlived it (they are meant to),
+/// mounts, control groups. Returns what could not be taken back.
+fn take_off(folder: &Path) -> String {
+    let mut failures = String::new();
+    for data_dir in data_dirs(folder) {
+        let done = Command::new(env!("CARGO_BIN_EXE_sampan"))
+            .args(["uninstall", "--purge", "--data-dir"])
+            .arg(&data_dir)
+            .output();
+        match done {
+            Ok(done) if done.status.success() => {}
+            Ok(done) => {
+                failures += &String::from_utf8_lossy(&done.stdout);
+                failures += &String::from_utf8_lossy(&done.stderr);
+            }
+            Err(error) => failures += &error.to_string(),
         }
     }
+    failures
+}
+
+/// Folders, not too deep, in which a node has kept its journal.
+fn data_dirs(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = vec![(folder.to_owned(), 0)];
+    while let Some((path, depth)) = next.pop() {
+        if path.join("agent/host-journal").exists() {
+            found.push(path);
+        } else if depth < 3 {
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let folders = entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+            next.extend(folders.map(|entry| (entry.path(), depth + 1)));
+        }
+    }
+    found
 }
 
 /// Where the container runtimes of the nodes below a folder keep sockets and running containers.
@@ -99,16 +115,6 @@ pub fn processes_of_runtimes(folder: &Path) -> Vec<String> {
         }
     }
     pids
-}
-
-fn children(pid: &str) -> Vec<String> {
-    let text =
-        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
-fn signal_kill(pid: &str) {
-    let _killed = Command::new("kill").args(["-9", pid]).status();
 }
 
 /// Where `tests/tools/need` put kubectl, Helm and busybox.

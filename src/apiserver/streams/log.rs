@@ -41,10 +41,11 @@ pub(super) async fn answer(relay: &Relay, context: &Context) -> Result<Response<
     );
     let mut request = Request::new(empty());
     *request.uri_mut() = upgrade::url(&url)?;
+    let kubelets = relay.kubelets();
     let client = if options.unchecked {
-        &relay.unchecked_kubelets
+        &kubelets.unchecked
     } else {
-        &relay.kubelets
+        &kubelets.checked
     };
     let answer = client.send(request).await.map_err(|error| {
         tracing::info!(node, %error, "cannot fetch a log");

@@ -43,7 +43,7 @@ pub(super) async fn answer(
 }
 
 /// Where the request goes and by which client.
-fn backend<'a>(relay: &'a Relay, context: &Context) -> Result<(&'a HttpClient, String), Status> {
+fn backend(relay: &Relay, context: &Context) -> Result<(HttpClient, String), Status> {
     let info = &context.info;
     let kind = info.resource.trim_end_matches('s');
     let (scheme, name, port) = location::split_target(&info.name)
@@ -58,15 +58,18 @@ fn backend<'a>(relay: &'a Relay, context: &Context) -> Result<(&'a HttpClient, S
             let is_own = relay.own_node.as_deref() == Some(name);
             let (is_kubelet, url) = location::node_backend(&node, is_own, scheme, port)?;
             let client = if is_kubelet {
-                &relay.kubelets
+                relay.kubelets().checked
             } else {
-                &relay.backends
+                relay.backends.clone()
             };
             Ok((client, url))
         }
         "pods" => {
             let pod = read("pods", &info.namespace)?;
-            Ok((&relay.backends, location::pod_backend(&pod, scheme, port)?))
+            Ok((
+                relay.backends.clone(),
+                location::pod_backend(&pod, scheme, port)?,
+            ))
         }
         _ => {
             let service = read("services", &info.namespace)?;
@@ -74,7 +77,7 @@ fn backend<'a>(relay: &'a Relay, context: &Context) -> Result<(&'a HttpClient, S
             let seed = rand::random_range(0..usize::MAX);
             let url =
                 location::service_backend(&service, &endpoints, &info.name, scheme, port, seed)?;
-            Ok((&relay.backends, url))
+            Ok((relay.backends.clone(), url))
         }
     }
 }

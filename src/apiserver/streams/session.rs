@@ -43,7 +43,7 @@ pub(super) async fn answer(
         return Err(Status::bad_request("Upgrade request required"));
     }
     if is_forward && asks_for_tunnel(request.headers()) {
-        let client = &relay.kubelets;
+        let client = &relay.kubelets().checked;
         return upgrade::tunnel_spdy(
             client,
             request,
@@ -53,7 +53,7 @@ pub(super) async fn answer(
         )
         .await;
     }
-    upgrade::relay_upgrade(&relay.kubelets, request, target, HeaderMap::new()).await
+    upgrade::relay_upgrade(&relay.kubelets().checked, request, target, HeaderMap::new()).await
 }
 
 fn asks_for_tunnel(headers: &HeaderMap) -> bool {

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use sampan_api::user::well_known::{NODE_USER_PREFIX, NODES};
-use sampan_pki::authority::LEAF_LIFETIME;
 use sampan_pki::{Authority, CertificateRequest, Usage};
 
 use super::Signer;
@@ -147,16 +146,14 @@ pub(super) fn sign(
             content,
             &usages,
             SystemTime::from(now),
-            lifetime(spec.expiration_seconds),
+            lifetime(spec.expiration_seconds, authority.leaf_life()),
         )
         .map_err(|error| error.to_string())
 }
 
-fn lifetime(wanted_seconds: Option<i32>) -> Duration {
+fn lifetime(wanted_seconds: Option<i32>, longest: Duration) -> Duration {
     let wanted = wanted_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
         .map(Duration::from_secs);
-    wanted.map_or(LEAF_LIFETIME, |wanted| {
-        wanted.clamp(SHORTEST_LIFE, LEAF_LIFETIME)
-    })
+    wanted.map_or(longest, |wanted| wanted.max(SHORTEST_LIFE).min(longest))
 }

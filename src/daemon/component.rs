@@ -1,0 +1,244 @@
+//! What each component tells about itself on a loopback port of its own, as its counterpart upstream does.
+//!
+//! | port | component | form |
+//! |---|---|---|
+//! | 10248 | kubelet | HTTP, `/healthz` |
+//! | 10256 | service proxy | HTTP, `/healthz`, `/livez`, `/metrics` (`sampan_proxy::health`) |
+//! | 10257 | controllers | HTTPS, health for everybody, `/metrics` for those who may |
+//! | 10259 | scheduler | the same |
+//!
+//! Port 10255 (the kubelet without authentication) is never opened. A port that somebody else has is no reason to
+//! stop: the component works all the same, and the log says what is missing.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use sampan_api::{Reason, Status};
+use sampan_apiserver::auth::{Authenticator, union};
+use sampan_apiserver::health::{Health, Scope};
+use sampan_apiserver::http::negotiate::Negotiated;
+use sampan_apiserver::http::query::Query;
+use sampan_apiserver::http::respond;
+use sampan_apiserver::metrics::{self, Extra};
+use sampan_apiserver::request::{Attributes, Authorizer};
+use sampan_net::{Body, Handler, Peer, Server, ServerIdentity};
+use sampan_util::{Shutdown, task};
+use tokio::net::TcpListener;
+
+pub(crate) const KUBELET_PORT: u16 = 10248;
+pub(crate) const PROXY_PORT: u16 = 10256;
+pub(crate) const CONTROLLERS_PORT: u16 = 10257;
+pub(crate) const SCHEDULER_PORT: u16 = 10259;
+
+/// Who may read more than health.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) authenticator: Arc<Authenticator>,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) identity: Arc<ServerIdentity>,
+}
+
+/// Whether a component runs: true from [`Running::enter`] until what that returned is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Running(Arc<AtomicBool>);
+
+pub(crate) struct Entered(Running);
+
+impl Running {
+    pub(crate) fn enter(&self) -> Entered {
+        self.0.store(true, Ordering::Release);
+        Entered(self.clone())
+    }
+
+    /// The health of a component that is well as long as it runs; `check` is what upstream calls that.
+    pub(crate) fn health(&self, check: &str) -> Health {
+        let health = Health::new();
+        let running = self.clone();
+        let answer = move || match running.0.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err("it does not run".to_owned()),
+        };
+        health.add(check, Scope::LiveAndReady, Arc::new(answer));
+        health
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
+
+/// The component's port on the loopback device, if nobody else has it.
+pub(crate) async fn listen(component: &str, port: u16) -> Option<TcpListener> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match TcpListener::bind(address).await {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::warn!(%address, %error,
+                "the {component} cannot be asked for its health and metrics: another program has its port; everything else works");
+            None
+        }
+    }
+}
+
+/// Health alone, without encryption: what the kubelet shows.
+pub(crate) async fn serve_health(component: &str, port: u16, health: Health, shutdown: &Shutdown) {
+    let pages = Pages {
+        health,
+        gate: None,
+        metrics: Arc::new(|_| {}),
+    };
+    serve(component, port, pages, shutdown).await;
+}
+
+/// Health and metrics, encrypted, under the rules of the API server's users.
+pub(crate) async fn serve_component(
+    component: &str,
+    port: u16,
+    (health, metrics): (Health, Extra),
+    gate: &Gate,
+    shutdown: &Shutdown,
+) {
+    let pages = Pages {
+        health,
+        gate: Some(gate.clone()),
+        metrics,
+    };
+    serve(component, port, pages, shutdown).await;
+}
+
+async fn serve(component: &str, port: u16, pages: Pages, shutdown: &Shutdown) {
+    let Some(listener) = listen(component, port).await else {
+        return;
+    };
+    let tls = match &pages.gate {
+        None => None,
+        Some(gate) => {
+            let identity = Arc::clone(&gate.identity);
+            match sampan_net::tls::server_config(identity, &[b"h2", b"http/1.1"]) {
+                Ok(tls) => Some(tls),
+                Err(error) => {
+                    tracing::warn!(%error, "the {component} cannot serve health and metrics");
+                    return;
+                }
+            }
+        }
+    };
+    let serving = Server::new(Arc::new(pages), tls).serve(listener, shutdown.clone());
+    drop(task::spawn("component-health", serving));
+}
+
+struct Pages {
+    health: Health,
+    /// `None`: there is nothing but health.
+    gate: Option<Gate>,
+    metrics: Extra,
+}
+
+impl Handler for Pages {
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+    ) -> BoxFuture<'static, Response<Body>> {
+        let mut response = self.answer(&request, &peer);
+        if request.method() == Method::HEAD {
+            *response.body_mut() = sampan_net::empty();
+        }
+        std::future::ready(response).boxed()
+    }
+}
+
+impl Pages {
+    fn answer(&self, request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let path = request.uri().path();
+        let query = Query::parse(request.uri().query().unwrap_or_default());
+        if let Some(answer) = self.health.answer(path, &query) {
+            return answer;
+        }
+        let Some(gate) = &self.gate else {
+            return respond::page_not_found();
+        };
+        if let Err(status) = gate.check(request, peer) {
+            return respond::status_response(&status, Negotiated::JSON);
+        }
+        match path {
+            "/metrics" => respond::text_response(StatusCode::OK, self.exposition()),
+            _ => respond::page_not_found(),
+        }
+    }
+
+    fn exposition(&self) -> String {
+        let mut text = String::new();
+        (self.metrics)(&mut text);
+        // Writing to a string cannot fail.
+        metrics::render_process(&mut text).unwrap_or_default();
+        text
+    }
+}
+
+impl Gate {
+    fn check(&self, request: &Request<Incoming>, peer: &Peer) -> Result<(), Status> {
+        let user = self
+            .authenticator
+            .authenticate(request.headers(), peer, SystemTime::now())
+            .map_err(|_| Status::new(Reason::Unauthorized, "Unauthorized"))?;
+        let verb = request.method().as_str().to_lowercase();
+        let attributes = Attributes {
+            user: &user,
+            verb: &verb,
+            resource: None,
+            path: request.uri().path(),
+        };
+        union::check(&*self.authorizer, &attributes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn ask(port: u16, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    #[tokio::test]
+    async fn health_follows_the_component_and_a_taken_port_is_no_failure() {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = free.local_addr().unwrap().port();
+        let (running, shutdown) = (Running::default(), Shutdown::new());
+        let health = running.health("syncloop");
+        assert!(listen("kubelet", port).await.is_none(), "taken");
+        serve_health("kubelet", port, health.clone(), &shutdown).await;
+        drop(free);
+        serve_health("kubelet", port, health, &shutdown).await;
+        assert!(ask(port, "/healthz").await.starts_with("HTTP/1.1 500"));
+        let entered = running.enter();
+        let text = ask(port, "/healthz?verbose").await;
+        assert!(text.contains("[+]ping ok\n[+]syncloop ok\n"), "{text}");
+        assert!(ask(port, "/metrics").await.starts_with("HTTP/1.1 404"));
+        drop(entered);
+        assert!(
+            ask(port, "/healthz/syncloop")
+                .await
+                .starts_with("HTTP/1.1 500")
+        );
+        shutdown.trigger();
+    }
+}

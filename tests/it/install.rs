@@ -1,0 +1,474 @@
+//! `install.sh` and `sampan uninstall`, on machines made of namespaces: own network, own /etc, /run, /usr/local, /var.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{Scratch, attempt, eventually, output, run, tools};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Makes the machine; whoever holds this process holds the machine.
+const MACHINE: &str = r#"
+set -e
+upper=$1
+mount -t tmpfs sampan-test "$upper"
+for place in etc usr/local; do
+    mkdir -p "$upper/$place/upper" "$upper/$place/work"
+    mount -t overlay overlay -o "lowerdir=/$place,upperdir=$upper/$place/upper,workdir=$upper/$place/work" "/$place"
+done
+for place in /run /var/lib /var/log; do mount -t tmpfs sampan-test "$place"; done
+ip link set lo up
+ip link add eth0 type veth peer name eth0p
+ip addr add 10.97.0.1/24 dev eth0
+ip link set eth0 up
+ip link set eth0p up
+echo ready
+exec sleep infinity
+"#;
+/// Everything about the machine that an uninstall has to bring back.
+const PICTURE: &str = r#"
+for place in /etc /usr/local /run /var/lib /var/log; do find "$place" -xdev -printf '%p %y %m\n'; done | sort
+cut -d' ' -f2,3 /proc/self/mounts | sort
+ip -o link show | cut -d' ' -f2
+ip -o addr show | tr -s ' ' | cut -d' ' -f2-4
+ip route
+nft list ruleset
+cat /proc/sys/net/ipv4/ip_forward
+ls -d /sys/fs/cgroup/*/sampan-"$1" /sys/fs/cgroup/sampan-"$1" 2>/dev/null || true
+own=$(readlink /proc/self/ns/net)
+for process in /proc/[0-9]*; do
+    [ "$(readlink "$process/ns/net")" != "$own" ] || tr '\0' ' ' <"$process/cmdline" | cut -c1-60
+done | grep -v -e '^sh -c' -e '^nsenter' -e '^cut' -e '^tr' -e '^sort' -e '^grep' | sort
+"#;
+
+struct Machine {
+    holder: Child,
+    scratch: Scratch,
+    data_dir: String,
+}
+
+impl Machine {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let mut holder = Command::new("unshare")
+            .args([
+                "--mount",
+                "--net",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                MACHINE,
+                "machine",
+            ])
+            .arg(scratch.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let stdout = holder.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(stdout, &mut ready).unwrap();
+        let data_dir = format!("/var/lib/sampan-{}-{name}", std::process::id());
+        Self {
+            holder,
+            scratch,
+            data_dir,
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--target={}", self.holder.id()))
+            .args(["--mount", "--net", "--", program])
+            .env_remove("SAMPAN_TEST_TOOLS")
+            .env_remove("SAMPAN_TEST_LONG");
+        command
+    }
+
+    fn shell(&self, line: &str) -> String {
+        run(self.command("sh").args(["-c", line]))
+    }
+
+    fn install(&self, options: &[&str]) -> Command {
+        let mut command = self.command("sh");
+        command
+            .arg(format!("{}/install.sh", env!("CARGO_MANIFEST_DIR")))
+            .args(options)
+            .env("SAMPAN_BINARY", env!("CARGO_BIN_EXE_sampan"));
+        command
+    }
+
+    fn sampan(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command("sampan");
+        command.args(arguments);
+        command
+    }
+
+    fn kubectl(&self, kubeconfig: &str, arguments: &str) -> Command {
+        let kubectl = tools().join("bin/kubectl").display().to_string();
+        let mut command = self.command(&kubectl);
+        command
+            .env("KUBECONFIG", kubeconfig)
+            .env("HOME", "/var/lib")
+            .args(arguments.split_whitespace());
+        command
+    }
+
+    fn picture(&self) -> Vec<String> {
+        let digest = self.shell(&format!("printf %s {}/agent | sha256sum", self.data_dir));
+        let text = run(self
+            .command("sh")
+            .args(["-c", PICTURE, "picture", &digest[..12]]));
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Programs that write down how they were called, in front of the real ones.
+    fn fake(&self, name: &str, script: &str) {
+        let text = format!("#!/bin/sh\necho \"{name} $*\" >>/var/log/calls\n{script}\n");
+        let file = self.scratch.path().join("fake");
+        std::fs::write(&file, text).unwrap();
+        let target = format!("/usr/local/bin/{name}");
+        let content = std::fs::File::open(&file).unwrap();
+        let line = format!("cat >{target} && chmod 755 {target}");
+        run(self.command("sh").args(["-c", &line]).stdin(content));
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = self.shell("cat /var/log/calls 2>/dev/null; : >/var/log/calls");
+        let calls = text.lines().filter(|line| !line.starts_with("journalctl "));
+        calls.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // What a failed test left; on a machine that is clean it does nothing.
+        let taken_off = self
+            .command(env!("CARGO_BIN_EXE_sampan"))
+            .args(["uninstall", "--purge", "--data-dir", &self.data_dir])
+            .output();
+        if !std::thread::panicking() {
+            assert!(taken_off.unwrap().status.success());
+        }
+        let _killed = self.holder.kill();
+        let _waited = self.holder.wait();
+    }
+}
+
+/// Lines of one that the other has not.
+fn difference(before: &[String], after: &[String]) -> Vec<String> {
+    let only = |sign: char, these: &[String], those: &[String]| {
+        let missing = these.iter().filter(|line| !those.contains(line));
+        missing
+            .map(|line| format!("{sign}{line}"))
+            .collect::<Vec<_>>()
+    };
+    [only('-', before, after), only('+', after, before)].concat()
+}
+
+const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {terminationGracePeriodSeconds: 0, \
+    containers: [{name: main, image: 'sampan.io/pause:1', imagePullPolicy: Never}]}}";
+
+#[test]
+fn installs_upgrades_and_leaves_without_an_init_system() {
+    let machine = Machine::new("none");
+    let before = machine.picture();
+    let (data, kubeconfig) = (
+        format!("--data-dir={}", machine.data_dir),
+        "/etc/sampan/other.yaml",
+    );
+    let options = [
+        "server",
+        &data,
+        "--write-kubeconfig",
+        kubeconfig,
+        "--node-name=i",
+        "--token=not-for-others",
+    ];
+    let said = run(&mut machine.install(&options));
+    assert!(
+        said.contains(&format!("export KUBECONFIG={kubeconfig}")),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!("{}/server/node-token", machine.data_dir)),
+        "{said}"
+    );
+    let processes = machine.shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '");
+    assert!(
+        !processes.contains("not-for-others"),
+        "the token is in the process list"
+    );
+    assert!(run(&mut machine.kubectl(kubeconfig, "get nodes")).contains("Ready"));
+    machine.shell(&format!("echo \"{POD}\" >/var/log/pod.yaml"));
+    run(&mut machine.kubectl(kubeconfig, "apply -f /var/log/pod.yaml"));
+    run(&mut machine.kubectl(kubeconfig, "wait --for=condition=Ready pod/p --timeout=60s"));
+    let id = || {
+        run(&mut machine.kubectl(
+            kubeconfig,
+            "get pod p -o jsonpath={.status.containerStatuses[0].containerID}",
+        ))
+    };
+    let container = id();
+
+    let said = run(&mut machine.install(&[]));
+    assert!(
+        said.contains("options as before: server --data-dir="),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!("export KUBECONFIG={kubeconfig}")),
+        "{said}"
+    );
+    assert_eq!(id(), container, "an upgrade leaves containers alone");
+
+    let failed = output(&mut machine.install(&[
+        "server",
+        &data,
+        "--write-kubeconfig",
+        kubeconfig,
+        "--cluster-cidr=none",
+    ]));
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success());
+    assert!(
+        told.contains("it has ended: option --cluster-cidr (flag)"),
+        "{told}"
+    );
+    run(&mut machine.install(&[]));
+    assert_eq!(id(), container);
+
+    let would = run(&mut machine.sampan(&["uninstall", "--dry-run"]));
+    assert!(
+        would.contains("would remove file /usr/local/bin/sampan"),
+        "{would}"
+    );
+    assert_eq!(id(), container, "a dry run does nothing");
+    let said = run(&mut machine.sampan(&["uninstall"]));
+    assert!(
+        said.contains(&format!("kept: {}", machine.data_dir)),
+        "{said}"
+    );
+    machine.shell("rm -rf /var/log/pod.yaml /var/lib/.kube");
+    let left = difference(&before, &machine.picture());
+    let data_only = |line: &&String| !line.starts_with(&format!("+{}", machine.data_dir));
+    let left: Vec<_> = left.iter().filter(data_only).collect();
+    assert!(left.is_empty(), "left after an uninstall: {left:#?}");
+
+    // The same cluster again, from what was kept.
+    run(&mut machine.install(&[
+        "server",
+        &data,
+        "--write-kubeconfig",
+        kubeconfig,
+        "--node-name=i",
+    ]));
+    eventually("the Pod runs again", MINUTE, || {
+        attempt(&mut machine.kubectl(kubeconfig, "wait --for=condition=Ready pod/p --timeout=1s"))
+    });
+    let said = run(&mut machine.sampan(&["uninstall", "--purge"]));
+    machine.shell("rm -rf /var/lib/.kube");
+    let left = difference(&before, &machine.picture());
+    assert!(left.is_empty(), "left after a purge: {left:#?}");
+    println!(
+        "install (no init system): installed, upgraded in place 2 times, 1 failed start told its reason, \
+         uninstalled 2 times; {} facts of the machine as before, {} steps taken back",
+        before.len(),
+        said.lines().count()
+    );
+}
+
+/// Starts what the unit says, as systemd would.
+const SYSTEMCTL: &str = r#"
+unit=/etc/systemd/system/sampan.service
+case $* in
+"restart --no-block sampan")
+    [ ! -f /run/fake.pid ] || kill "$(cat /run/fake.pid)"
+    set -a; . /etc/sampan/sampan.env; set +a
+    setsid sh -c "exec $(sed -n 's/^ExecStart=//p' $unit)" >>/var/log/journal.txt 2>&1 </dev/null &
+    echo $! >/run/fake.pid ;;
+"disable --now sampan") kill "$(cat /run/fake.pid)"; rm /run/fake.pid ;;
+esac
+"#;
+const RC_SERVICE: &str = r#"
+case $* in
+"sampan restart")
+    . /etc/conf.d/sampan
+    eval "set -- $SAMPAN_OPTIONS"
+    set -a; . /etc/sampan/sampan.env; set +a
+    setsid "$SAMPAN_BIN" "$SAMPAN_ROLE" "$@" >>/var/log/sampan.log 2>&1 </dev/null &
+    echo $! >/run/fake.pid ;;
+"--ifstarted sampan stop") kill "$(cat /run/fake.pid)"; rm /run/fake.pid ;;
+esac
+"#;
+
+/// A control plane alone: what is tried here is the service.
+fn service_round(machine: &Machine, expected_start: &[&str], expected_end: &[&str]) -> usize {
+    let before = machine.picture();
+    machine.calls();
+    let odd = "--tls-san=a\"b $HOME %n 'c'";
+    let data = format!("--data-dir={}", machine.data_dir);
+    let said = run(&mut machine.install(&["server", "--disable-agent", &data, odd]));
+    assert!(
+        said.contains("export KUBECONFIG=/etc/sampan/sampan.yaml"),
+        "{said}"
+    );
+    assert_eq!(machine.calls(), expected_start);
+    let processes = machine.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'");
+    assert!(
+        processes.lines().any(|line| line == odd),
+        "an option was changed on its way: {processes}"
+    );
+    run(&mut machine.sampan(&["uninstall", "--purge"]));
+    assert_eq!(machine.calls(), expected_end);
+    machine.shell(
+        "rm -f /var/log/journal.txt /etc/sampan/sampan.yaml; rmdir /etc/sampan 2>/dev/null || true",
+    );
+    let left = difference(&before, &machine.picture());
+    assert!(left.is_empty(), "left: {left:#?}");
+    before.len()
+}
+
+#[test]
+fn installs_a_systemd_service() {
+    let machine = Machine::new("systemd");
+    machine.shell("mkdir -p /run/systemd/system");
+    machine.fake("systemctl", SYSTEMCTL);
+    machine.fake("journalctl", "cat /var/log/journal.txt");
+    let start = [
+        "systemctl daemon-reload",
+        "systemctl enable --quiet sampan",
+        "systemctl restart --no-block sampan",
+    ];
+    let end = ["systemctl disable --now sampan", "systemctl daemon-reload"];
+    let facts = service_round(&machine, &start, &end);
+    run(machine
+        .install(&["server", "--tls-san=a b"])
+        .env("SAMPAN_SKIP_START", "1"));
+    machine.calls();
+    let unit = "/etc/systemd/system/sampan.service";
+    let verified = output(
+        machine
+            .command("/usr/bin/systemd-analyze")
+            .args(["verify", "--man=no", unit]),
+    );
+    let told = String::from_utf8_lossy(&verified.stderr).into_owned();
+    assert!(
+        verified.status.success() && !told.contains("sampan.service:"),
+        "{told}"
+    );
+    machine.fake("systemctl", "");
+    run(&mut machine.sampan(&["uninstall", "--purge"]));
+    println!(
+        "install (systemd): unit verified by systemd-analyze, started, removed; {facts} facts as before"
+    );
+}
+
+#[test]
+fn installs_an_openrc_service() {
+    let machine = Machine::new("openrc");
+    machine.shell("mkdir -p /etc/conf.d /etc/init.d");
+    machine.fake("rc-service", RC_SERVICE);
+    machine.fake("rc-update", "");
+    let start = [
+        "rc-update -q add sampan default",
+        "rc-service sampan restart",
+    ];
+    let end = [
+        "rc-service --ifstarted sampan stop",
+        "rc-update -q delete sampan",
+    ];
+    let facts = service_round(&machine, &start, &end);
+    println!("install (OpenRC): service started, removed; {facts} facts as before");
+}
+
+#[test]
+fn packages_come_from_the_distribution_and_none_is_removed() {
+    const ROWS: &[(&str, &str)] = &[
+        (
+            "apt-get",
+            "apt-get install -y -qq --no-install-recommends --no-remove containerd runc",
+        ),
+        ("apk", "apk add --quiet containerd runc"),
+        (
+            "dnf",
+            "dnf install -y -q --setopt=clean_requirements_on_remove=False containerd runc",
+        ),
+        ("pacman", "pacman -S --noconfirm --needed containerd runc"),
+        (
+            "zypper",
+            "zypper --non-interactive install --no-recommends containerd runc",
+        ),
+    ];
+    let machine = Machine::new("pkg");
+    let skip = |machine: &Machine| {
+        let mut command = machine.install(&["server"]);
+        command.env("SAMPAN_SKIP_START", "1");
+        command
+    };
+    // Neither a runtime nor a package manager of the machine's own.
+    for name in ["containerd", "runc", "apt-get", "rc-service"] {
+        let found = machine.shell(&format!("command -v {name} || true"));
+        for path in found.lines().map(PathBuf::from) {
+            let path = std::fs::canonicalize(&path).unwrap_or(path);
+            machine.shell(&format!("mount --bind /dev/null {}", path.display()));
+        }
+    }
+    let failed = output(&mut skip(&machine));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("cannot install containerd runc"));
+    for (name, expected) in ROWS {
+        machine.fake(name, "");
+        machine.calls();
+        run(&mut skip(&machine));
+        let calls = machine.calls();
+        assert_eq!(
+            calls.last().map(String::as_str),
+            Some(*expected),
+            "{calls:?}"
+        );
+        machine.shell(&format!("rm /usr/local/bin/{name}"));
+    }
+    let would = run(&mut machine.sampan(&["uninstall", "--dry-run"]));
+    assert!(
+        would.contains("kept: the packages containerd runc"),
+        "{would}"
+    );
+    // A machine with Docker's packages, which conflict with the distribution's.
+    machine.fake(
+        "apt-get",
+        "[ \"$2\" != -s ] || echo 'Remv containerd.io [1.7]'",
+    );
+    let failed = output(&mut skip(&machine));
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(
+        !failed.status.success() && told.contains("would remove containerd.io"),
+        "{told}"
+    );
+    let calls = machine.calls();
+    assert!(
+        !calls
+            .iter()
+            .any(|call| call.starts_with("apt-get install -y")),
+        "{calls:?}"
+    );
+    machine.shell("rm /usr/local/bin/apt-get");
+    run(&mut machine.sampan(&["uninstall", "--purge"]));
+    println!(
+        "install: {} package managers called right; an installation that would remove a package is refused",
+        ROWS.len()
+    );
+}
+
+#[test]
+fn the_scripts_are_posix_shell() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for script in [
+        "install.sh",
+        "packaging/sampan.openrc",
+        "tests/run",
+        "tests/tools/need",
+    ] {
+        run(Command::new("dash").arg("-n").arg(root.join(script)));
+    }
+}

@@ -144,6 +144,9 @@ impl Emitter {
                 ident("apiextensions.v1.JSONSchemaProps")
             ));
         }
+        if field.has("granular") {
+            return format!("{}_GRANULAR", ident(ty));
+        }
         ident(ty)
     }
 
@@ -201,13 +204,18 @@ impl Emitter {
             }
             None => "None".to_owned(),
         };
-        writeln!(
-            self.out,
-            "static {id}: Schema = Schema::builtin({:?}, Shape::Struct(Struct {{ fields: Slice::Static(&F_{id}), atomic: {}, union: {union}, preserve_unknown: false, additional: None, embedded: false }}));",
-            full_name(ty.name),
-            ty.atomic,
-        )
-        .expect("text");
+        // An atomic type may be taken apart where a field says so.
+        for (suffix, atomic) in [("", ty.atomic), ("_GRANULAR", false)] {
+            if !suffix.is_empty() && !ty.atomic {
+                continue;
+            }
+            writeln!(
+                self.out,
+                "#[allow(dead_code)]\nstatic {id}{suffix}: Schema = Schema::builtin({:?}, Shape::Struct(Struct {{ fields: Slice::Static(&F_{id}), atomic: {atomic}, union: {union}, preserve_unknown: false, additional: None, embedded: false }}));",
+                full_name(ty.name),
+            )
+            .expect("text");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::field::ErrorList;
+use crate::meta;
 use crate::registry::ResourceDef;
 use crate::strategy::{self, Context, Grace, NameRule, Strategy};
 use crate::validate::rules::{self, Rules};
@@ -31,6 +32,8 @@ pub(crate) struct Kind {
     /// A PUT must name a resourceVersion.
     needs_version: bool,
     orphans: bool,
+    /// The rules of a create hold for updates as well.
+    checks_twice: bool,
     /// Told when dependents are orphaned because the delete did not say.
     orphans_warning: Option<&'static str>,
     /// A delete answers with the object.
@@ -51,6 +54,7 @@ impl Kind {
         creates_on_update: false,
         needs_version: false,
         orphans: false,
+        checks_twice: false,
         orphans_warning: None,
         shows_deleted: false,
         prepare_create,
@@ -68,9 +72,36 @@ impl Kind {
         ..Self::DEFAULT
     };
 
+    /// Counts changes, but not from the first.
+    const DRIVER: Self = Self {
+        prepare_create: strategy::drop_status,
+        ..Self::NEEDS_VERSION_SHOWS_DELETED
+    };
+
+    /// Labels count as a change, too: they say which service it belongs to.
+    const SLICE: Self = Self {
+        prepare_update: |context, slice, old| {
+            prepare_update(context, slice, old);
+            let path = ["metadata", "labels"];
+            if meta::at(slice, &path) != meta::at(old, &path)
+                && meta::at(slice, &["metadata", "generation"])
+                    == meta::at(old, &["metadata", "generation"])
+            {
+                let generation = meta::integer(old, &["metadata", "generation"]).unwrap_or(0);
+                meta::set(slice, &["metadata", "generation"], generation + 1);
+            }
+        },
+        ..Self::DEFAULT
+    };
+
     const NEEDS_VERSION_SHOWS_DELETED: Self = Self {
         needs_version: true,
         shows_deleted: true,
+        ..Self::DEFAULT
+    };
+
+    const CHECKED_TWICE: Self = Self {
+        checks_twice: true,
         ..Self::DEFAULT
     };
 
@@ -236,6 +267,10 @@ impl Strategy for Row {
         self.2.door(context, object, old)
     }
 
+    fn checks_update_twice(&self) -> bool {
+        self.0.checks_twice
+    }
+
     fn name_rule(&self) -> NameRule {
         self.0.names
     }
@@ -287,6 +322,7 @@ impl Strategy for Row {
 
 /// Rows of all kinds that differ from the default, by group and kind.
 const KINDS: &[(&str, &str, &Kind)] = &[
+    ("", "ConfigMap", &Kind::CHECKED_TWICE),
     ("", "Endpoints", &Kind::CREATES),
     ("", "Event", &Kind::CREATES),
     ("", "LimitRange", &Kind::CREATES),
@@ -362,7 +398,12 @@ const KINDS: &[(&str, &str, &Kind)] = &[
         &Kind::NEEDS_VERSION,
     ),
     ("node.k8s.io", "RuntimeClass", &Kind::CREATES_NEEDS_VERSION),
-    ("policy", "PodDisruptionBudget", &Kind::NEEDS_VERSION),
+    ("discovery.k8s.io", "EndpointSlice", &Kind::SLICE),
+    (
+        "policy",
+        "PodDisruptionBudget",
+        &Kind::ANY_NAME_NEEDS_VERSION,
+    ),
     ("rbac.authorization.k8s.io", "ClusterRole", &Kind::SEGMENT),
     (
         "rbac.authorization.k8s.io",
@@ -371,11 +412,7 @@ const KINDS: &[(&str, &str, &Kind)] = &[
     ),
     ("rbac.authorization.k8s.io", "Role", &Kind::SEGMENT),
     ("rbac.authorization.k8s.io", "RoleBinding", &Kind::SEGMENT),
-    (
-        "storage.k8s.io",
-        "CSIDriver",
-        &Kind::NEEDS_VERSION_SHOWS_DELETED,
-    ),
+    ("storage.k8s.io", "CSIDriver", &Kind::DRIVER),
     (
         "storage.k8s.io",
         "CSINode",

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::meta::{self, get, items, text};
+use crate::meta::{self, items, text};
 use crate::schema::Schema;
 use crate::status::{Cause, Details, Reason, Status};
 
@@ -275,7 +275,7 @@ fn merge(
     let own = typed::to_set(schema, config)
         .recursive_difference(&reset_fields(write.reset))
         .difference(&unowned());
-    managers.replace(&identity, own, write.api_version, write.time);
+    managers.replace(&identity, own, write.api_version);
     let object = match before {
         Some(last) if !last.is_empty() => prune(schema, merged, &managers, &last),
         _ => merged,
@@ -302,6 +302,10 @@ fn merge(
     if !conflicts.is_empty() {
         conflicts.sort();
         return Err(ApplyError::Conflicts(conflicts));
+    }
+    // An apply that leaves the object as it is only says who owns it; that has no time.
+    if object != *live {
+        managers.touch(&identity, write.time);
     }
     managers.drop_empty();
     let mut object = object;
@@ -350,13 +354,6 @@ fn sync_last_applied(object: &mut Value, config: &Value, manager: &str) {
     }
     let mut applied = config.clone();
     meta::remove(&mut applied, &path);
-    if get(get(&applied, "metadata"), "annotations").is_null() {
-        meta::set(
-            &mut applied,
-            &["metadata", "annotations"],
-            serde_json::json!({}),
-        );
-    }
     meta::set(object, &path, format!("{applied}\n"));
 }
 

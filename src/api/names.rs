@@ -150,8 +150,15 @@ pub fn label_key(text: &str) -> Vec<String> {
             if first.is_empty() {
                 messages.push("prefix part must be non-empty".to_owned());
             } else {
-                let errors = dns1123_subdomain(first);
-                messages.extend(errors.iter().map(|text| format!("prefix part {text}")));
+                if first.len() > DNS1123_SUBDOMAIN_MAX {
+                    let text = max_bytes(DNS1123_SUBDOMAIN_MAX);
+                    messages.push(format!("prefix part {text}"));
+                }
+                if !matches_dns1123_subdomain(first) {
+                    let texts = dns1123_subdomain(first);
+                    let text = texts.last().map_or("", String::as_str);
+                    messages.push(format!("prefix part {text}"));
+                }
             }
             name
         }

@@ -98,6 +98,9 @@ pub struct Status {
     /// `metadata.continue`: how an expired list may go on.
     #[serde(default, skip)]
     pub continue_token: Option<String>,
+    /// Texts of `Warning` headers; no part of the document.
+    #[serde(default, skip)]
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Display for Status {
@@ -116,6 +119,7 @@ impl Status {
             reason,
             details: None,
             continue_token: None,
+            warnings: Vec::new(),
         }
     }
 

@@ -77,6 +77,12 @@ pub trait Strategy: Send + Sync + 'static {
         ErrorList::new()
     }
 
+    /// An update is checked by the rules of a create too, which look at metadata once more: clients
+    /// may count causes.
+    fn checks_update_twice(&self) -> bool {
+        false
+    }
+
     /// Rules of the kind for `metadata.name`.
     fn name_rule(&self) -> NameRule {
         NameRule::Subdomain

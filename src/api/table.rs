@@ -156,7 +156,11 @@ impl Printer {
             all.push(Column::NAME.wide());
             return all;
         }
-        let mut all = vec![Column::NAME];
+        let mut name = Column::NAME;
+        if std::ptr::eq(self, &core::SCALE) {
+            name.format = "";
+        }
+        let mut all = vec![name];
         all.extend_from_slice(self.columns);
         all
     }

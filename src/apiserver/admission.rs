@@ -49,7 +49,7 @@ pub fn chain(parts: &Parts<'_>) -> Chain {
         Arc::new(priority::Priority(core.clone())),
         Arc::new(default_toleration::DefaultTolerationSeconds),
         Arc::new(default_class::DefaultStorageClass(core.clone())),
-        // StorageObjectInUseProtection
+        Arc::new(storage::InUseProtection),
         Arc::new(storage::ClaimResize(core.clone())),
         Arc::new(runtime_class::RuntimeClass(core.clone())),
         Arc::new(certificate::CertificateApproval(authorizer.clone())),

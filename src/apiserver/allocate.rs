@@ -304,6 +304,9 @@ fn take_ports(taken: &mut Taken, object: &mut Value, old: Option<&Value>) -> Res
     Ok(())
 }
 
+/// Numbers of node ports that were not taken begin after this one, as upstream shows them.
+const DRY_RUN_PORT: u16 = 32_768;
+
 fn take_node_ports(taken: &mut Taken, object: &mut Value, held: &[u16]) -> Result<(), Status> {
     let allocates = fields::allocates_node_ports(object);
     let count = items(object, &["spec", "ports"]).len();
@@ -334,6 +337,12 @@ fn take_node_ports(taken: &mut Taken, object: &mut Value, held: &[u16]) -> Resul
         };
         let mut pools = lock(&taken.pools);
         let node = match wanted {
+            // A dry run is shown some number: nothing may be taken for it.
+            None if taken.dry_run => {
+                let last = taken.ports.iter().copied().max().unwrap_or(DRY_RUN_PORT);
+                taken.ports.push(last.saturating_add(1));
+                last.saturating_add(1)
+            }
             Some(node) if held.contains(&node) || taken.ports.contains(&node) => node,
             Some(node) => {
                 if let Err(why) = pools.ports.take(node) {

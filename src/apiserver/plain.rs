@@ -208,7 +208,7 @@ impl Plain {
         Reply::Object {
             code,
             object: Bytes::from(object.to_string()),
-            warnings: self.call.warnings,
+            warnings: self.call.warnings.take(),
         }
     }
 

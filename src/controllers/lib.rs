@@ -28,6 +28,7 @@ pub mod nodelifecycle;
 pub mod owner;
 pub mod podgc;
 pub mod pods;
+pub mod protection;
 pub mod replicaset;
 pub mod rootca;
 pub mod runtime;
@@ -60,6 +61,7 @@ use mirroring::MirroringController;
 use nodeipam::NodeIpamController;
 use nodelifecycle::NodeLifecycleController;
 use podgc::PodGarbageCollector;
+use protection::{ClaimProtection, ClassProtection, VolumeProtection};
 use replicaset::PodSetController;
 use rootca::RootCaPublisher;
 use runtime::metrics::Metrics;
@@ -96,6 +98,9 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<CronJobController>(),
     entry::<TtlController>(),
     entry::<DisruptionController>(),
+    entry::<ClaimProtection>(),
+    entry::<VolumeProtection>(),
+    entry::<ClassProtection>(),
     entry::<EndpointSliceController>(),
     entry::<EndpointsController>(),
     entry::<MirroringController>(),

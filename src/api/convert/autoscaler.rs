@@ -31,6 +31,9 @@ pub(super) fn to_v2(scaler: &mut Value) {
         metrics.push(crate::defaults::default_metric());
     }
     meta::set(scaler, &["spec", "metrics"], metrics);
+    if at(scaler, &["status", "currentReplicas"]) == 0 {
+        meta::remove(scaler, &["status", "currentReplicas"]);
+    }
     if let Some(behavior) = behavior {
         meta::set(
             scaler,
@@ -111,6 +114,10 @@ pub(super) fn from_v2(scaler: &mut Value) {
     let current: Vec<Value> = current.iter().map(status_from_v2).collect();
     let conditions = meta::remove(scaler, &["status", "conditions"]).unwrap_or_default();
     let behavior = meta::remove(scaler, &["spec", "behavior"]);
+    // Always written in this version.
+    if at(scaler, &["status", "currentReplicas"]).is_null() {
+        meta::set(scaler, &["status", "currentReplicas"], 0);
+    }
     let mut annotate = |name: &str, value: Value| {
         meta::set(
             scaler,

@@ -62,7 +62,6 @@ fn stateful_set(spec: &mut Value) {
         .filter(|one| rolls && one.is_object())
     {
         default(rolling, "partition", 0);
-        default(rolling, "maxUnavailable", 1);
     }
     let retention = object(spec, "persistentVolumeClaimRetentionPolicy");
     default_text(retention, "whenDeleted", "Retain");

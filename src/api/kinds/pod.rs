@@ -6,6 +6,7 @@ use super::Kind;
 use crate::meta::{self, at, get, integer, items, items_mut, text};
 use crate::quantity::Quantity;
 use crate::strategy::{self, Context, Grace, copy_member};
+use crate::time;
 
 pub(super) const POD: Kind = Kind {
     shows_deleted: true,
@@ -13,6 +14,7 @@ pub(super) const POD: Kind = Kind {
     prepare_update,
     prepare_status,
     grace,
+    checks_twice: true,
     ..Kind::DEFAULT
 };
 
@@ -23,7 +25,7 @@ fn prepare_create(context: &Context<'_>, pod: &mut Value) {
         pod["status"]["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
-            "observedGeneration": 1,
+            "lastTransitionTime": time::format(context.now),
         }]);
     }
     merge_match_label_keys(pod);

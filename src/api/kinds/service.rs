@@ -215,7 +215,9 @@ pub fn init_families(
     }
     let list = spec.child("ipFamilies");
     for (index, family) in families.iter().enumerate() {
-        if !cluster.families.contains(&family.as_str()) {
+        if !matches!(family.as_str(), "IPv4" | "IPv6") {
+            errors.not_supported(&list.index(index), family.as_str(), &["IPv4", "IPv6"]);
+        } else if !cluster.families.contains(&family.as_str()) {
             errors.invalid(
                 &list.index(index),
                 family.as_str(),
@@ -312,7 +314,7 @@ fn drop_type_dependent(service: &mut Value, old: &Value) {
             wipe(service, "clusterIP");
             wipe(service, "clusterIPs");
         }
-        for key in ["ipFamilies", "ipFamilyPolicy"] {
+        for key in ["ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
             if same(service, key) {
                 wipe(service, key);
             }

@@ -53,9 +53,6 @@ impl Entry {
         }
         if !self.identity.applies {
             words.push_str(&format!(" using {}", self.api_version));
-            if !self.time.is_empty() {
-                words.push_str(&format!(" at {}", self.time));
-            }
         }
         words
     }
@@ -145,24 +142,26 @@ impl Managers {
         }
     }
 
-    /// Gives an applier exactly these fields.
-    pub(super) fn replace(&mut self, identity: &Identity, set: Set, version: &str, time: &str) {
+    /// Gives an applier exactly these fields; the time of its entry stays for now.
+    pub(super) fn replace(&mut self, identity: &Identity, set: Set, version: &str) {
         let before = self
             .0
             .iter()
             .position(|entry| entry.identity == *identity)
             .map(|index| self.0.remove(index));
-        // An apply that changes nothing is no event.
-        let time = match before {
-            Some(entry) if entry.set == set && entry.api_version == version => entry.time,
-            _ => time.to_owned(),
-        };
         self.0.push(Entry {
             identity: identity.clone(),
             api_version: version.to_owned(),
-            time,
+            time: before.map(|entry| entry.time).unwrap_or_default(),
             set,
         });
+    }
+
+    /// The entry's last write was now.
+    pub(super) fn touch(&mut self, identity: &Identity, time: &str) {
+        if let Some(entry) = self.0.iter_mut().find(|entry| entry.identity == *identity) {
+            time.clone_into(&mut entry.time);
+        }
     }
 
     pub(super) fn drop_empty(&mut self) {

@@ -110,7 +110,7 @@ fn conflicts_are_named() {
         .to_status();
     assert_eq!(
         status.message,
-        "Apply failed with 1 conflict: conflict with \"other\" using apps/v1 at t: \
+        "Apply failed with 1 conflict: conflict with \"other\" using apps/v1: \
          .spec.template.spec.containers[name=\"a\"].image"
     );
     let forced = apply_to(&live, config, "m", true).unwrap();

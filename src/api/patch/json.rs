@@ -70,8 +70,7 @@ fn apply_one(target: &mut Value, operation: &Value, copied: &mut usize) -> Resul
         "replace" => {
             let value = value();
             check_depth(path, &value)?;
-            *find_mut(target, path)? = value;
-            Ok(())
+            replace(target, path, value)
         }
         "move" => {
             let moved = remove(target, text(operation, "from")?)?;
@@ -162,13 +161,6 @@ fn find<'a>(target: &'a Value, path: &str) -> Result<&'a Value, PatchError> {
         .ok_or_else(|| missing(path))
 }
 
-fn find_mut<'a>(target: &'a mut Value, path: &str) -> Result<&'a mut Value, PatchError> {
-    steps(path)?
-        .iter()
-        .try_fold(target, |value, step| child_mut(value, step))
-        .ok_or_else(|| missing(path))
-}
-
 /// The container that holds a path's last step.
 fn parent_mut<'a>(
     target: &'a mut Value,
@@ -213,6 +205,22 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
         }
         _ => Err(missing(path)),
     }
+}
+
+/// A member that is not there is added, as upstream's library does; a place in a list must exist.
+fn replace(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+    if path.is_empty() {
+        *target = value;
+        return Ok(());
+    }
+    let (parent, last) = parent_mut(target, path)?;
+    if let Value::Object(map) = parent {
+        map.insert(last, value);
+        return Ok(());
+    }
+    let slot = child_mut(parent, &last).ok_or_else(|| missing(path))?;
+    *slot = value;
+    Ok(())
 }
 
 fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
@@ -300,7 +308,7 @@ mod tests {
         };
         assert!(unfitting(json!([{"op": "remove", "path": "/b"}])));
         assert!(unfitting(
-            json!([{"op": "replace", "path": "/b", "value": 1}])
+            json!([{"op": "replace", "path": "/b/c", "value": 1}])
         ));
         assert!(unfitting(
             json!([{"op": "add", "path": "/a/5", "value": 1}])

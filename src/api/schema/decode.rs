@@ -105,6 +105,12 @@ fn is_empty(schema: &Schema, value: &Value) -> bool {
     }
 }
 
+/// `-0` is an integer, which the JSON library only can hold as a floating-point number.
+fn is_negative_zero(value: &Value) -> bool {
+    let number = value.as_f64().filter(|_| value.is_f64());
+    number.is_some_and(|number| number == 0.0 && number.is_sign_negative())
+}
+
 #[derive(Default)]
 struct Decoder {
     /// Where the decoder is, for messages.
@@ -125,6 +131,10 @@ impl Decoder {
                 Value::Bool(_) => Ok(()),
                 _ => self.mismatch(value, "bool"),
             },
+            Shape::Int32 | Shape::Int64 if is_negative_zero(value) => {
+                *value = Value::from(0);
+                Ok(())
+            }
             Shape::Int32 => match value.as_i64() {
                 Some(number) if i32::try_from(number).is_ok() => Ok(()),
                 _ => self.mismatch(value, "int32"),
@@ -196,7 +206,12 @@ impl Decoder {
         let Value::String(text) = value else {
             return self.mismatch(value, "string");
         };
-        match time::parse(text) {
+        let parsed = if micro {
+            time::parse_micro(text)
+        } else {
+            time::parse(text)
+        };
+        match parsed {
             Some(at) => {
                 let canonical = if micro {
                     time::format_micro(at)

@@ -31,13 +31,14 @@ static NAMESPACE: Printer = printer_of(&[text("Status"), AGE], |item| {
     vec![item.text(&["status", "phase"]), item.age()]
 });
 
-static SCALE: Printer = printer_of(&[number("Desired"), number("Available"), AGE], |item| {
-    vec![
-        item.number(&["spec", "replicas"]),
-        item.number(&["status", "replicas"]),
-        item.age(),
-    ]
-});
+pub(super) static SCALE: Printer =
+    printer_of(&[number("Desired"), number("Available"), AGE], |item| {
+        vec![
+            item.number(&["spec", "replicas"]),
+            item.number(&["status", "replicas"]),
+            item.age(),
+        ]
+    });
 
 static COMPONENT_STATUS: Printer =
     printer_of(&[text("Status"), text("Message"), text("Error")], |item| {

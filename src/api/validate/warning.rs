@@ -694,9 +694,10 @@ pub(crate) fn service_account(account: &Value, _: &Value) -> Vec<String> {
     )]
 }
 
-pub(crate) fn csi_driver(driver: &Value, _: &Value) -> Vec<String> {
+pub(crate) fn csi_driver(driver: &Value, old: &Value) -> Vec<String> {
     let spec = get(driver, "spec");
-    let unset = !items(spec, &["tokenRequests"]).is_empty()
+    let unset = old.is_null()
+        && !items(spec, &["tokenRequests"]).is_empty()
         && get(spec, "serviceAccountTokenInSecrets").is_null();
     if !unset {
         return Vec::new();

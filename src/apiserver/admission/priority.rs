@@ -12,6 +12,8 @@ use crate::registry::server::Core;
 
 const GROUP: &str = "scheduling.k8s.io";
 
+const SYSTEM: &[&str] = &["system-node-critical", "system-cluster-critical"];
+
 pub(super) struct Priority(pub(super) Arc<Core>);
 
 /// What a pod gets from its class.
@@ -27,11 +29,11 @@ impl Admission for Priority {
     }
 
     fn handles(&self, operation: Operation) -> bool {
-        writes(operation)
+        writes(operation) || operation == Operation::Delete
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        if !is(request, "", "pods") {
+        if request.operation == Operation::Delete || !is(request, "", "pods") {
             return Ok(());
         }
         if let Some(old) = request.old {
@@ -49,6 +51,9 @@ impl Admission for Priority {
     }
 
     fn validate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        if request.operation == Operation::Delete {
+            return stays(request);
+        }
         if !is(request, GROUP, "priorityclasses") || !boolean(&request.object, &["globalDefault"]) {
             return Ok(());
         }
@@ -112,6 +117,17 @@ impl Priority {
             },
         })
     }
+}
+
+/// Classes of the system cannot be deleted.
+fn stays(request: &AdmissionRequest<'_>) -> Result<(), Status> {
+    if is(request, GROUP, "priorityclasses") && SYSTEM.contains(&request.name) {
+        return Err(forbidden(
+            request,
+            "this is a system priority class and cannot be deleted",
+        ));
+    }
+    Ok(())
 }
 
 fn apply(request: &mut AdmissionRequest<'_>, resolved: &Resolved) -> Result<(), Status> {

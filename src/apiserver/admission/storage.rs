@@ -1,9 +1,9 @@
-//! PersistentVolumeClaimResize.
+//! StorageObjectInUseProtection and PersistentVolumeClaimResize.
 
 use std::sync::Arc;
 
 use sampan_api::Status;
-use sampan_api::meta::{at, boolean, text};
+use sampan_api::meta::{self, at, boolean, text};
 use sampan_api::quantity::Quantity;
 use serde_json::Value;
 
@@ -13,6 +13,44 @@ use crate::registry::server::Core;
 
 /// A bound claim grows only if its class says that its volumes can.
 pub(super) struct ClaimResize(pub(super) Arc<Core>);
+
+/// What may be in use is protected from its first moment; controllers take the finalizers away.
+pub(super) struct InUseProtection;
+
+/// Group, plural, finalizer.
+const PROTECTED: &[(&str, &str, &str)] = &[
+    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
+    (
+        "storage.k8s.io",
+        "volumeattributesclasses",
+        "kubernetes.io/vac-protection",
+    ),
+];
+
+impl Admission for InUseProtection {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let row = PROTECTED.iter().find(|row| is(request, row.0, row.1));
+        let Some((_, _, finalizer)) = row else {
+            return Ok(());
+        };
+        let slot = meta::entry(&mut request.object, &["metadata", "finalizers"]);
+        match slot {
+            Value::Array(list) if list.iter().any(|one| one == finalizer) => {}
+            Value::Array(list) => list.push(Value::from(*finalizer)),
+            _ => *slot = Value::from(vec![*finalizer]),
+        }
+        Ok(())
+    }
+}
 
 fn size(claim: &Value) -> Quantity {
     text(claim, &["spec", "resources", "requests", "storage"])

@@ -88,6 +88,8 @@ pub struct Expected<'a> {
     pub group: &'a str,
     pub version: &'a str,
     pub kind: &'a str,
+    /// It is the kind of a subresource, not of the row.
+    pub of_subresource: bool,
 }
 
 impl<'a> Expected<'a> {
@@ -96,6 +98,7 @@ impl<'a> Expected<'a> {
             group: &served.group,
             version: &served.version,
             kind: &def.kind,
+            of_subresource: false,
         }
     }
 
@@ -296,6 +299,19 @@ fn wrong_type(
     registry: &Registry,
 ) -> Status {
     let (group, version) = given_version.split_once('/').unwrap_or(("", given_version));
+    if given_version != wanted
+        && expected.of_subresource
+        && is_known(group, version, given_kind, registry)
+    {
+        let package = match expected.group.split('.').next() {
+            None | Some("") => "core",
+            Some(package) => package,
+        };
+        return Status::bad_request(format!(
+            "{given_kind} in version {version:?} cannot be handled as a {}: converting ({version}.{given_kind}) to ({package}.{}): unknown conversion",
+            expected.kind, expected.kind
+        ));
+    }
     if given_version != wanted && is_known(group, version, given_kind, registry) {
         return Status::bad_request(format!(
             "the API version in the data ({given_version}) does not match the expected API version ({wanted})"
@@ -348,6 +364,7 @@ pub fn decode_delete_options(
         group: "",
         version: "v1",
         kind: "DeleteOptions",
+        of_subresource: false,
     };
     let object = match media {
         MediaType::Json => parse_json(body, &expected)?,
@@ -394,13 +411,28 @@ pub fn decode_delete_options(
 pub fn decode_patch(body: &Bytes, patch: PatchType) -> Result<Value, Status> {
     match patch {
         PatchType::Apply => {
-            let text = yaml_to_json(body)
-                .map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
+            let text = yaml_to_json(body).map_err(|why| {
+                let why = format!("error converting YAML to JSON: {why}");
+                Status::bad_request(format!("error decoding YAML: {why}"))
+            })?;
             serde_json::from_slice(&text)
                 .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))
         }
-        PatchType::Json | PatchType::Merge | PatchType::Strategic => serde_json::from_slice(body)
-            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}"))),
+        PatchType::Json | PatchType::Merge => serde_json::from_slice(body).map_err(|error| {
+            Status::bad_request(format!("error decoding patch: {}", json_fault(&error)))
+        }),
+        PatchType::Strategic => {
+            serde_json::from_slice(body).map_err(|error| Status::bad_request(json_fault(&error)))
+        }
+    }
+}
+
+/// A syntax error in the words that clients know.
+fn json_fault(error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        "unexpected end of JSON input".to_owned()
+    } else {
+        format!("invalid character in the text: {error}")
     }
 }
 
@@ -447,6 +479,7 @@ mod tests {
         group: "",
         version: "v1",
         kind: "ConfigMap",
+        of_subresource: false,
     };
 
     fn decode(text: &str, media: MediaType) -> Result<Decoded, Status> {

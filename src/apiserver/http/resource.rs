@@ -170,7 +170,10 @@ async fn call(
                 ..form.negotiated
             };
             let mut response = respond::status_response(&status, errors_as);
-            respond::add_warnings(response.headers_mut(), &warnings.on_refusal);
+            let mut all = warnings.on_refusal;
+            all.extend(status.warnings);
+            all.dedup();
+            respond::add_warnings(response.headers_mut(), &all);
             response
         }
     };
@@ -319,6 +322,7 @@ fn expected(place: &Place) -> Expected<'_> {
             group: &kind.group,
             version: &kind.version,
             kind: &kind.kind,
+            of_subresource: true,
         },
         None => Expected::of(&place.def, &place.served),
     }

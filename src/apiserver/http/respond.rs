@@ -121,9 +121,14 @@ fn meta_version(form: &Form) -> &'static str {
     }
 }
 
+/// Annotations that stand for a field of upstream's internal form, which metadata alone does not have.
+const INTERNAL: &str = "deprecated.daemonset.template.generation";
+
 /// The object reduced to its metadata.
 pub fn partial(object: &Bytes, api_version: &str) -> Bytes {
     let metadata = json::member(object, "metadata").unwrap_or(b"{}");
+    let cleaned = without_internal(metadata);
+    let metadata = cleaned.as_deref().unwrap_or(metadata);
     let mut out = BytesMut::with_capacity(metadata.len() + 80);
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"");
     out.extend_from_slice(api_version.as_bytes());
@@ -131,6 +136,19 @@ pub fn partial(object: &Bytes, api_version: &str) -> Bytes {
     out.extend_from_slice(metadata);
     out.extend_from_slice(b"}");
     out.freeze()
+}
+
+fn without_internal(metadata: &[u8]) -> Option<Vec<u8>> {
+    let found = metadata
+        .windows(INTERNAL.len())
+        .any(|part| part == INTERNAL.as_bytes());
+    let mut value: serde_json::Value = serde_json::from_slice(metadata).ok().filter(|_| found)?;
+    let annotations = value.get_mut("annotations")?.as_object_mut()?;
+    annotations.remove(INTERNAL)?;
+    if annotations.is_empty() {
+        sampan_api::meta::remove(&mut value, &["annotations"]);
+    }
+    serde_json::to_vec(&value).ok()
 }
 
 /// A list: JSON goes out in pieces as it is assembled, everything else at once.

@@ -160,17 +160,13 @@ fn assign(pod: &mut Value, binding: &Value, now: &str) -> Result<(), Status> {
             meta::set(pod, &["metadata", list, key], value.clone());
         }
     }
-    let generation = at(pod, &["metadata", "generation"]).clone();
-    set_scheduled(pod, now, &generation);
+    set_scheduled(pod, now);
     Ok(())
 }
 
-fn set_scheduled(pod: &mut Value, now: &str, generation: &Value) {
-    let mut condition = json!({"type": "PodScheduled", "status": "True",
+fn set_scheduled(pod: &mut Value, now: &str) {
+    let condition = json!({"type": "PodScheduled", "status": "True",
         "lastProbeTime": null, "lastTransitionTime": now});
-    if !generation.is_null() {
-        condition["observedGeneration"] = generation.clone();
-    }
     let conditions = meta::entry(pod, &["status", "conditions"]);
     if !conditions.is_array() {
         *conditions = json!([]);

@@ -96,6 +96,7 @@ async fn issue(tokens: &ServiceAccountTokens, mut plain: Plain) -> Result<Reply,
         .map_err(Status::internal)?;
     let expires = jiff::Timestamp::try_from(now + asked).map_err(Status::internal)?;
     request["status"] = json!({"token": token, "expirationTimestamp": time::format(expires)});
+    meta::set(&mut request, &["metadata", "uid"], uuid());
     meta::set(
         &mut request,
         &["metadata", "creationTimestamp"],

@@ -1,6 +1,6 @@
 //! One request on its way through the verbs: who, what, which row, which version, when.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sampan_api::registry::ServedVersion;
 use sampan_api::strategy::Context;
@@ -24,8 +24,32 @@ pub struct Call {
     /// The version the client speaks.
     pub version: ServedVersion,
     pub now: jiff::Timestamp,
-    /// Texts for `Warning` headers.
-    pub warnings: Vec<String>,
+    pub warnings: Warnings,
+}
+
+/// Texts for `Warning` headers: those of a refusal are shown as well, so whoever runs a call holds
+/// on to them.
+#[derive(Debug, Clone, Default)]
+pub struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    fn list(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds texts; each is shown once.
+    pub fn extend(&self, texts: impl IntoIterator<Item = String>) {
+        let mut list = self.list();
+        for text in texts {
+            if !list.contains(&text) {
+                list.push(text);
+            }
+        }
+    }
+
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.list())
+    }
 }
 
 impl Call {
@@ -47,7 +71,7 @@ impl Call {
             strict_errors: request.strict_errors,
             def,
             version,
-            warnings: Vec::new(),
+            warnings: Warnings::default(),
         }
     }
 

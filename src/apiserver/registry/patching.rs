@@ -29,6 +29,30 @@ pub fn apply(
     result.map_err(|error| error.to_status())
 }
 
+/// A patch cannot make another kind of object.
+pub fn check_kind(call: &Call, object: &Value) -> Result<(), Status> {
+    let (own, wanted) = (call.version.api_version(), &*call.def.kind);
+    let (version, kind) = (
+        meta::text(object, &["apiVersion"]),
+        meta::text(object, &["kind"]),
+    );
+    if version == own && kind == wanted {
+        return Ok(());
+    }
+    let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
+    let known = call.server.core().registry.snapshot();
+    let why = if known.by_kind(group, short, kind).is_some() {
+        let package = match call.def.group().split('.').next() {
+            None | Some("") => "core",
+            Some(package) => package,
+        };
+        format!("converting ({short}.{kind}) to ({package}.{wanted}): unknown conversion")
+    } else {
+        format!("no kind {kind:?} is registered for version {version:?}")
+    };
+    Err(patch::bad_result(object, &why))
+}
+
 /// Fields of a patch that nobody knows.
 pub fn strictness(call: &mut Call, shown: &Value, unknown: Vec<String>) -> Result<(), Status> {
     let mut faults = std::mem::take(&mut call.strict_errors);
@@ -43,11 +67,7 @@ pub fn strictness(call: &mut Call, shown: &Value, unknown: Vec<String>) -> Resul
             &format!("strict decoding error: {}", faults.join(", ")),
         )),
         _ => {
-            for fault in faults {
-                if !call.warnings.contains(&fault) {
-                    call.warnings.push(fault);
-                }
-            }
+            call.warnings.extend(faults);
             Ok(())
         }
     }

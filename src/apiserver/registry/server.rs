@@ -245,7 +245,8 @@ impl ApiServer {
             return Err(method_not_allowed());
         }
         let call = Call::new(self, request, def, version);
-        match verb {
+        let warnings = call.warnings.clone();
+        let answer = match verb {
             Verb::Get => verbs::get::run(call).await,
             Verb::List => verbs::list::run(call).await,
             Verb::Watch => verbs::watch::run(call).await,
@@ -254,7 +255,11 @@ impl ApiServer {
             Verb::Patch => verbs::patch::run(call).await,
             Verb::Delete => verbs::delete::run(call).await,
             Verb::DeleteCollection => verbs::delete_collection::run(call).await,
-        }
+        };
+        answer.map_err(|mut status| {
+            status.warnings.extend(warnings.take());
+            status
+        })
     }
 
     fn virtual_of(&self, def: &ResourceDef) -> Option<Arc<dyn Virtual>> {

@@ -143,13 +143,17 @@ impl Call {
     fn check_new(&self, object: &Value) -> Result<(), Status> {
         let strategy = &self.def.strategy;
         let mut errors = metadata::validate(object, self.def.is_namespaced(), strategy.name_rule());
+        if !self.def.is_custom() {
+            errors.extend(metadata::known_finalizers(object));
+        }
         errors.extend(strategy.validate(&self.context(), object));
         self.refuse(errors, object)
     }
 
     fn refuse(&self, errors: ErrorList, object: &Value) -> Result<(), Status> {
         let name = meta::text(object, &["metadata", "name"]);
-        errors.into_result(self.group(), &self.def.kind, name)
+        // The kind is named as it is stored: an event of either group is an event of the core.
+        errors.into_result(self.def.group(), &self.def.kind, name)
     }
 
     fn create_failed(&self, key: &str, name: &str, error: StoreError) -> Status {
@@ -358,7 +362,11 @@ impl Call {
 
     fn check_changed(&self, object: &Value, old: &Value) -> Result<(), Status> {
         let strategy = &self.def.strategy;
-        let mut errors = metadata::validate_update(object, old);
+        let times = 1 + usize::from(strategy.checks_update_twice());
+        let mut errors = metadata::validate_update(object, old, times);
+        if !self.def.is_custom() {
+            errors.extend(metadata::known_finalizers(object));
+        }
         errors.extend(if self.writes_whole_object() {
             strategy.validate_update(&self.context(), object, old)
         } else {
@@ -420,7 +428,12 @@ impl Call {
                 .def
                 .strategy
                 .reset_fields(&self.def, self.subresource()),
-            time,
+            // What is written through the scale has no time: its entries are made for another kind.
+            time: if self.subresource() == "scale" {
+                ""
+            } else {
+                time
+            },
         }
     }
 

@@ -26,7 +26,7 @@ pub async fn run(mut call: Call) -> Result<Reply, Status> {
     Ok(Reply::Object {
         code: 201,
         object: codec::serve(&call.def, &call.version, &written.bytes)?,
-        warnings: call.warnings,
+        warnings: call.warnings.take(),
     })
 }
 

@@ -39,7 +39,7 @@ pub async fn run(mut call: Call) -> Result<Reply, Status> {
     Ok(Reply::Object {
         code,
         object,
-        warnings: call.warnings,
+        warnings: call.warnings.take(),
     })
 }
 

@@ -22,6 +22,6 @@ pub async fn run(call: Call) -> Result<Reply, Status> {
     Ok(Reply::Object {
         code: 200,
         object: codec::serve(&call.def, &call.version, &object.bytes)?,
-        warnings: call.warnings,
+        warnings: call.warnings.take(),
     })
 }

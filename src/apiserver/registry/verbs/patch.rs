@@ -27,7 +27,7 @@ pub async fn run(mut call: Call) -> Result<Reply, Status> {
     Ok(Reply::Object {
         code: if written.created { 201 } else { 200 },
         object: codec::serve(&call.def, &call.version, &written.bytes)?,
-        warnings: call.warnings,
+        warnings: call.warnings.take(),
     })
 }
 
@@ -66,6 +66,7 @@ impl Source for Patched {
         let mut object = old.clone();
         convert::from_storage(&call.def, &call.version, &mut object);
         patching::apply(call, self.kind, &mut object, &self.patch)?;
+        patching::check_kind(call, &object)?;
         // Strategic merge works on typed objects, the others on documents that are read again.
         let shown = match self.kind {
             PatchType::Strategic => self.patch.clone(),

@@ -18,7 +18,7 @@ pub async fn run(mut call: Call) -> Result<Reply, Status> {
     Ok(Reply::Object {
         code: if written.created { 201 } else { 200 },
         object: codec::serve(&call.def, &call.version, &written.bytes)?,
-        warnings: call.warnings,
+        warnings: call.warnings.take(),
     })
 }
 

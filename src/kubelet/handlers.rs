@@ -326,11 +326,6 @@ fn dial_error(error: &io::Error) -> String {
     format!("connect: {text}")
 }
 
-/// Whether the text is an address, for hosts that need brackets.
-pub fn is_ip(host: &str) -> bool {
-    host.parse::<IpAddr>().is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

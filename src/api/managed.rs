@@ -15,7 +15,7 @@ mod entries;
 pub mod set;
 mod typed;
 
-use entries::{Entry, Identity, Managers};
+use entries::{Identity, Managers};
 pub use set::{Element, Set};
 pub use typed::TypeError;
 

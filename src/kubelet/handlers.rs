@@ -12,7 +12,6 @@ use sampan_cri::runtime::v1::ExecSyncRequest;
 use sampan_net::client::ClientError;
 use sampan_net::{ClientConfig, ClientTls, HttpClient, TcpDialer, Trust};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::Metadata as _;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use sampan_client::{Change, Client, Error, Informers, Lister, Recorder};

@@ -150,18 +150,6 @@ impl ServerPki {
         let due = due.collect::<Result<Vec<_>, Error>>()?;
         Ok(due.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH))
     }
-
-    /// A client certificate of the cluster, kept in the directory under `file`.
-    pub fn ensure_client(
-        &self,
-        file: &str,
-        name: &str,
-        groups: &[&str],
-        now: SystemTime,
-    ) -> Result<Identity, Error> {
-        let spec = LeafSpec::client(name, groups);
-        self.client_ca.ensure_leaf(&self.dir, file, &spec, now)
-    }
 }
 
 fn ensure_serving(

@@ -289,16 +289,6 @@ impl ErrorList {
         self.add(ErrorKind::TooLong, path, None, detail);
     }
 
-    pub fn too_long_characters(&mut self, path: &Path<'_>, max: usize) {
-        let unit = if max == 1 { "character" } else { "characters" };
-        self.add(
-            ErrorKind::TooLong,
-            path,
-            None,
-            format!("may not be more than {max} {unit}"),
-        );
-    }
-
     pub fn too_many(&mut self, path: &Path<'_>, actual: usize, max: usize) {
         let unit = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {unit}");

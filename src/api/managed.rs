@@ -15,7 +15,7 @@ mod entries;
 pub mod set;
 mod typed;
 
-use entries::{Entry, Identity, Managers};
+use entries::{Identity, Managers};
 pub use set::{Element, Set};
 pub use typed::TypeError;
 
@@ -358,23 +358,6 @@ fn sync_last_applied(object: &mut Value, config: &Value, manager: &str) {
         );
     }
     meta::set(object, &path, format!("{applied}\n"));
-}
-
-/// Whether two entry lists differ in nothing but times.
-pub fn same_beside_times(left: &Value, right: &Value) -> bool {
-    let entries = |value: &Value| -> Option<Vec<Entry>> {
-        Managers::read(items(value, &["metadata", "managedFields"])).map(|managers| managers.0)
-    };
-    match (entries(left), entries(right)) {
-        (Some(left), Some(right)) => {
-            left.len() == right.len()
-                && left
-                    .iter()
-                    .zip(&right)
-                    .all(|(a, b)| a.identity == b.identity && a.set == b.set)
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -280,22 +280,6 @@ pub fn env_var_name(text: &str) -> Vec<String> {
     messages
 }
 
-pub fn c_identifier(text: &str) -> Vec<String> {
-    let start = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
-    let good = text.as_bytes().first().is_some_and(|&byte| start(byte))
-        && text
-            .bytes()
-            .all(|byte| start(byte) || byte.is_ascii_digit());
-    if good {
-        return Vec::new();
-    }
-    vec![pattern_error(
-        "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_'",
-        "[A-Za-z_][A-Za-z0-9_]*",
-        &["my_name", "MY_NAME", "MyName"],
-    )]
-}
-
 /// The key of a ConfigMap or Secret.
 pub fn config_map_key(text: &str) -> Vec<String> {
     let mut messages = Vec::new();

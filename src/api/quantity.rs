@@ -63,11 +63,6 @@ impl Quantity {
         self.format
     }
 
-    pub fn with_format(mut self, format: Format) -> Self {
-        self.format = format;
-        self
-    }
-
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }

@@ -303,11 +303,6 @@ impl Registry {
             .by_resource(&resource.group, &resource.version, &resource.resource)
     }
 
-    pub fn by_gvk(&self, kind: &GroupVersionKind) -> Option<Arc<ResourceDef>> {
-        self.snapshot()
-            .by_kind(&kind.group, &kind.version, &kind.kind)
-    }
-
     /// Adds a row, or replaces the one with the same storage group and plural.
     pub fn insert(&self, def: Arc<ResourceDef>) {
         self.change(|rows| {

@@ -237,22 +237,9 @@ impl Client {
     }
 
     pub async fn update<K: Resource>(&self, object: &K) -> Result<K, Error> {
-        self.replace(object, None).await
-    }
-
-    pub async fn update_status<K: Resource>(&self, object: &K) -> Result<K, Error> {
-        self.replace(object, Some("status")).await
-    }
-
-    async fn replace<K: Resource>(
-        &self,
-        object: &K,
-        subresource: Option<&'static str>,
-    ) -> Result<K, Error> {
         let metadata = object.metadata();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let mut target = target_of::<K>(metadata.namespace.as_deref(), Some(name));
-        target.subresource = subresource.map(Into::into);
+        let target = target_of::<K>(metadata.namespace.as_deref(), Some(name));
         let body = Body::Object(encode(object)?);
         decode(&self.write(Verb::Update, target, body).await?)
     }

@@ -41,11 +41,6 @@ impl Error {
         self.code() == Some(Code::Unimplemented)
     }
 
-    /// The runtime is gone or going: worth another try once it is back.
-    pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Connect { .. }) || self.code() == Some(Code::Unavailable)
-    }
-
     pub(crate) fn call(call: &'static str, status: tonic::Status) -> Self {
         Self::Call {
             call,

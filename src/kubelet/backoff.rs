@@ -32,11 +32,6 @@ impl Backoff {
         (now < until).then_some(until)
     }
 
-    /// As `until`, counted from the last failure.
-    pub fn until_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
-        self.until(key, self.0.get(key)?.updated_at, now)
-    }
-
     /// Records a failure that happened at `at`, noticed `now`.
     pub fn advance(&mut self, key: &str, at: Timestamp, now: Timestamp) {
         let delay = match self.0.get(key).filter(|e| !e.is_stale(at)) {

@@ -12,7 +12,6 @@ use sampan_cri::runtime::v1::ExecSyncRequest;
 use sampan_net::client::ClientError;
 use sampan_net::{ClientConfig, ClientTls, HttpClient, TcpDialer, Trust};
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -324,11 +323,6 @@ fn dial_error(error: &io::Error) -> String {
         _ => return error.to_string(),
     };
     format!("connect: {text}")
-}
-
-/// Whether the text is an address, for hosts that need brackets.
-pub fn is_ip(host: &str) -> bool {
-    host.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]

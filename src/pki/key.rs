@@ -91,10 +91,6 @@ impl PrivateKey {
         der::sequence(&[&algorithm, &der::bits(0, self.public_key())])
     }
 
-    pub fn public_key_pem(&self) -> String {
-        pem_block("PUBLIC KEY", &self.spki())
-    }
-
     /// `AlgorithmIdentifier` of the signatures that [`Self::sign`] makes.
     pub(crate) fn signature_algorithm(&self) -> Vec<u8> {
         match self.algorithm {

@@ -133,18 +133,6 @@ impl ServerPki {
     pub fn renew_serving(&self, names: &ServerNames, now: SystemTime) -> Result<Identity, Error> {
         ensure_serving(&self.dir, &self.server_ca, names, now)
     }
-
-    /// A client certificate of the cluster, kept in the directory under `file`.
-    pub fn ensure_client(
-        &self,
-        file: &str,
-        name: &str,
-        groups: &[&str],
-        now: SystemTime,
-    ) -> Result<Identity, Error> {
-        let spec = LeafSpec::client(name, groups);
-        self.client_ca.ensure_leaf(&self.dir, file, &spec, now)
-    }
 }
 
 fn ensure_serving(

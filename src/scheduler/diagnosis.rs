@@ -4,23 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::plugins::{PLUGINS, PluginSet, Reason, Reasons};
+use crate::plugins::{PluginSet, Reason, Reasons};
 
 /// A node that a plugin refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedNode {
     pub node: Arc<str>,
-    /// The row in [`PLUGINS`].
+    /// The row in [`PLUGINS`](crate::plugins::PLUGINS).
     pub plugin: usize,
     pub reasons: Reasons,
     /// Taking other pods off the node could help.
     pub resolvable: bool,
-}
-
-impl RefusedNode {
-    pub fn plugin_name(&self) -> &'static str {
-        PLUGINS[self.plugin].name
-    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -63,11 +63,6 @@ impl AffinityTerm {
             || self.namespace_selector.matches(namespace_labels))
             && self.selector.matches(&pod.labels)
     }
-
-    /// Whether the term asks for labels of namespaces at all.
-    pub fn selects_namespaces(&self) -> bool {
-        self.namespace_selector != Selector::nothing()
-    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

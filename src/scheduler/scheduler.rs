@@ -9,8 +9,7 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use sampan_client::{Change, Client, Error, Informers, Lister, Recorder};
-use sampan_util::Shutdown;
-use tokio::sync::mpsc;
+use sampan_util::{Inbox, Shutdown};
 
 use crate::decide::{Decision, Request, decide};
 use crate::diagnosis::Diagnosis;
@@ -46,9 +45,12 @@ enum Message {
     BindFailed(Box<Waiting>, Error),
 }
 
+/// Of many changes of one object only the last one counts: by kind and uid.
+type Messages = Inbox<(&'static str, String), Message>;
+
 /// Schedules pods until shutdown.
 pub async fn run(client: Client, informers: Informers, settings: Settings, shutdown: Shutdown) {
-    let (sender, mut messages) = mpsc::unbounded_channel();
+    let messages = Arc::new(Messages::default());
     let recorder = Recorder::new(client.clone(), &settings.name, "");
     let mut scheduler = Scheduler {
         snapshot: Snapshot::default(),
@@ -57,17 +59,17 @@ pub async fn run(client: Client, informers: Informers, settings: Settings, shutd
         effects: Effects::new(client, recorder, &settings.name),
         pods: informers.lister(),
         settings,
-        sender: sender.clone(),
+        messages: messages.clone(),
         start: 0,
         decisions: 0,
     };
-    subscribe(&informers, &sender);
+    subscribe(&informers, &messages);
     tokio::select! {
         () = informers.synced() => {}
         () = shutdown.wait() => return,
     }
     loop {
-        while let Ok(message) = messages.try_recv() {
+        while let Some(message) = messages.try_take() {
             scheduler.take_in(message);
         }
         if shutdown.is_triggered() {
@@ -79,7 +81,7 @@ pub async fn run(client: Client, informers: Informers, settings: Settings, shutd
         }
         let deadline = scheduler.queue.next_deadline();
         tokio::select! {
-            Some(message) = messages.recv() => scheduler.take_in(message),
+            message = messages.take() => scheduler.take_in(message),
             () = sleep_until(deadline) => {}
             () = shutdown.wait() => return,
         }
@@ -93,24 +95,23 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-fn subscribe(informers: &Informers, sender: &mpsc::UnboundedSender<Message>) {
-    forward(informers, sender, Message::Namespace);
-    forward(informers, sender, Message::Node);
-    forward(informers, sender, Message::Pod);
-    forward(informers, sender, Message::Service);
-    forward(informers, sender, Message::Budget);
+fn subscribe(informers: &Informers, messages: &Arc<Messages>) {
+    forward(informers, messages, Message::Namespace);
+    forward(informers, messages, Message::Node);
+    forward(informers, messages, Message::Pod);
+    forward(informers, messages, Message::Service);
+    forward(informers, messages, Message::Budget);
 }
 
 fn forward<K: sampan_client::Resource>(
     informers: &Informers,
-    sender: &mpsc::UnboundedSender<Message>,
+    messages: &Arc<Messages>,
     wrap: fn(Change<K>) -> Message,
 ) {
-    let sender = sender.clone();
+    let messages = messages.clone();
     informers.lister::<K>().on_change(move |change| {
-        if sender.send(wrap(change.clone())).is_err() {
-            tracing::trace!("the scheduler has stopped");
-        }
+        let uid = change.object().metadata().uid.clone();
+        messages.put((K::KIND, uid.unwrap_or_default()), wrap(change.clone()));
     });
 }
 
@@ -126,7 +127,7 @@ struct Scheduler {
     effects: Effects,
     pods: Lister<Pod>,
     settings: Settings,
-    sender: mpsc::UnboundedSender<Message>,
+    messages: Arc<Messages>,
     /// Where the next search for a node starts.
     start: usize,
     decisions: u64,
@@ -288,15 +289,11 @@ impl Scheduler {
         tracing::debug!(namespace = pod.namespace, name = pod.name, %node, attempts = waiting.attempts, "placed");
         self.snapshot.assume(pod.clone(), node.clone());
         self.notice(&Event::PodPlaced(&pod));
-        let sender = self.sender.clone();
+        let messages = self.messages.clone();
         self.effects.bind(pod, node, move |result| {
             let Err(error) = result else { return };
-            if sender
-                .send(Message::BindFailed(Box::new(waiting), error))
-                .is_err()
-            {
-                tracing::trace!("the scheduler has stopped");
-            }
+            let uid = waiting.pod.uid.to_string();
+            messages.put(("bind", uid), Message::BindFailed(Box::new(waiting), error));
         });
     }
 

@@ -2,9 +2,11 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod inbox;
 pub mod shutdown;
 pub mod task;
 
 pub use backoff::Backoff;
 pub use clock::Clock;
+pub use inbox::Inbox;
 pub use shutdown::Shutdown;

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use sampan_api::UserInfo;
-use sampan_api::user::well_known;
 use sampan_net::{CertificateChecker, Peer};
 use sampan_pki::CertificateInfo;
 
@@ -235,11 +234,6 @@ pub(super) fn with_prefix(headers: &HeaderMap, prefix: &str) -> Vec<(String, Str
             Some((key, value.to_str().ok()?.to_owned()))
         })
         .collect()
-}
-
-/// Whether a user came without credentials.
-pub fn is_anonymous(user: &UserInfo) -> bool {
-    user.username == well_known::ANONYMOUS
 }
 
 #[cfg(test)]

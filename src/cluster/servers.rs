@@ -74,7 +74,7 @@ fn urls<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> Vec<String> {
     let mut all = Vec::new();
     for slice in slices.filter(|slice| is_of_servers(slice)) {
         let port = slice.ports.iter().flatten().find_map(|port| port.port);
-        let ready = slice.endpoints.iter().filter(|endpoint| {
+        let ready = slice.endpoints.iter().flatten().filter(|endpoint| {
             let conditions = endpoint.conditions.as_ref();
             conditions.and_then(|c| c.ready) != Some(false)
         });

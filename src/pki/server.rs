@@ -1,7 +1,7 @@
 //! Everything a server's certificates directory holds, made on first start and kept up to date.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -62,7 +62,6 @@ impl ServerNames {
 /// The server's authorities, identities and token keys.
 #[derive(Debug)]
 pub struct ServerPki {
-    dir: PathBuf,
     /// Signs serving certificates, the API server's and the kubelets'; clients trust it.
     pub server_ca: Arc<Authority>,
     /// Signs client certificates; the API server trusts it.
@@ -125,7 +124,6 @@ impl ServerPki {
         Ok(Self {
             serving: ensure_serving(dir, &server_ca, names, now)?,
             token_verifier: token_signer.verifier(),
-            dir: dir.to_owned(),
             server_ca,
             client_ca,
             request_header_ca,

@@ -72,7 +72,8 @@ pub async fn wall_clock_reaches(deadline: SystemTime) -> io::Result<()> {
     };
     let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
     timerfd_settime(&timer, flags, &at)?;
-    let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
+    // SAFETY: the descriptor is owned by the registration and closed after it.
+    let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
     loop {
         let mut guard = timer.readable().await?;
         match rustix::io::read(&timer, &mut [0_u8; 8]) {

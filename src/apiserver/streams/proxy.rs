@@ -31,9 +31,9 @@ pub(super) async fn answer(
     let target = upgrade::url(&format!("{base}{rest}{query}"))?;
     let extra = forwarding_headers(context, &request);
     if wants_upgrade {
-        return upgrade::relay_upgrade(client, request, target, extra).await;
+        return upgrade::relay_upgrade(&client, request, target, extra).await;
     }
-    let mut response = upgrade::forward(client, request, target, extra).await?;
+    let mut response = upgrade::forward(&client, request, target, extra).await?;
     rewrite_location(
         &mut response,
         &base,

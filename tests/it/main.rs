@@ -1,6 +1,7 @@
 //! The one integration-test binary: modules by behaviour.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod crash;
 mod layers;
 mod licences;
 mod rolling;

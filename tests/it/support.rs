@@ -5,6 +5,7 @@ pub mod image;
 pub mod load;
 pub mod netns;
 pub mod process;
+pub mod rest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -173,6 +174,11 @@ pub fn attempt(command: &mut Command) -> Result<String, String> {
     } else {
         Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
     }
+}
+
+/// Whether the long forms of tests are to run.
+pub fn long() -> bool {
+    std::env::var_os("SAMPAN_TEST_LONG").is_some_and(|value| value == "1")
 }
 
 /// What cargo says of this workspace and everything it depends on.

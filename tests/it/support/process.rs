@@ -138,7 +138,8 @@ impl Drop for Sampan {
 pub struct ControlPlane {
     pub sampan: Sampan,
     pub url: String,
-    _scratch: Scratch,
+    options: Vec<String>,
+    scratch: Scratch,
 }
 
 pub fn token_file(folder: &Path) -> PathBuf {
@@ -150,6 +151,13 @@ pub fn token_file(folder: &Path) -> PathBuf {
 
 impl ControlPlane {
     pub fn start(options: &[&str]) -> Self {
+        let plane = Self::spawn(options);
+        plane.wait_ready();
+        plane
+    }
+
+    /// Without waiting until it is ready.
+    pub fn spawn(options: &[&str]) -> Self {
         let scratch = Scratch::new("cp");
         let port = free_port();
         let tokens = token_file(scratch.path());
@@ -166,13 +174,17 @@ impl ControlPlane {
         ];
         all.extend(options.iter().map(|option| (*option).to_owned()));
         let sampan = Sampan::start("server", scratch.path(), None, &all);
-        let plane = Self {
+        Self {
             sampan,
             url: format!("https://127.0.0.1:{port}"),
-            _scratch: scratch,
-        };
-        plane.wait_ready();
-        plane
+            options: all,
+            scratch,
+        }
+    }
+
+    /// The same server on the same data again, after it has ended.
+    pub fn start_again(&mut self) {
+        self.sampan = Sampan::start("server", self.scratch.path(), None, &self.options);
     }
 
     pub fn wait_ready(&self) {

@@ -16,9 +16,12 @@ pub enum Error {
     Compacted { oldest: Revision },
     #[error("revision {asked} is in the future; the newest one is {current}")]
     FutureRevision { asked: Revision, current: Revision },
-    #[error("no space left for the database")]
+    /// Deletions go on, updates of what is there as long as they fit.
+    #[error(
+        "the disk of the database is full: delete objects or files; creating goes on by itself when there is space"
+    )]
     NoSpace,
-    #[error("the database can only be read")]
+    #[error("the database can only be read: make its disk writable again")]
     ReadOnly,
     /// Too many writers wait already.
     #[error("too many writes are waiting")]

@@ -4,10 +4,13 @@
 //! second connection. The key index (key → revision) is held in memory, so that a
 //! compare-and-set needs no query.
 
+mod ballast;
+mod copy;
 mod file;
 mod handle;
 mod ledger;
 mod rows;
+mod sum;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -33,8 +36,10 @@ pub struct SqliteOptions {
     pub reserve: u64,
     /// After this long without writes the log file is written back and emptied.
     pub idle: Duration,
-    /// The age at which the last good copy is made anew at start.
+    /// The age at which the last good copy is made anew.
     pub copy_age: Duration,
+    /// Disk space held back for deletions on a full disk.
+    pub ballast: u64,
     /// Another SQLite file layer, for fault injection.
     pub vfs: Option<String>,
 }
@@ -49,12 +54,17 @@ impl SqliteOptions {
             reserve: 10_000,
             idle: Duration::from_secs(10),
             copy_age: Duration::from_secs(24 * 3600),
+            ballast: 16 << 20,
             vfs: None,
         }
     }
 
     fn database(&self) -> PathBuf {
         self.directory.join("state.db")
+    }
+
+    fn ballast_file(&self) -> PathBuf {
+        self.directory.join("ballast")
     }
 
     fn good_copy(&self) -> PathBuf {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod crash;
+mod faults;
 mod layers;
 mod licences;
 mod rolling;

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use super::SqliteOptions;
+use super::sum::Sum;
+use super::{SqliteOptions, rows};
 use crate::{Error, Revision};
 
-const FORMAT: i64 = 1;
+/// 2: rows and meta table have checksums.
+const FORMAT: i64 = 2;
 
 /// Revisions skipped when the newest state is lost and an older copy takes its place: far more
 /// than can have been handed out since the copy was made.
@@ -23,6 +25,20 @@ pub(super) struct Meta {
     /// No revision above this one was ever shown.
     pub(super) ceiling: Revision,
     pub(super) compacted: Revision,
+    /// The exclusive or of the checksums of all rows.
+    pub(super) sum: u64,
+}
+
+impl Meta {
+    /// Over everything that the table holds.
+    fn check(&self) -> u64 {
+        Sum::new()
+            .bytes(self.cluster_id.as_bytes())
+            .number(self.ceiling)
+            .number(self.compacted)
+            .number(self.sum)
+            .finish()
+    }
 }
 
 /// The opened file and the lock that keeps other processes out.
@@ -40,7 +56,21 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         .map_err(|error| Error::io(&options.directory, error))?;
     let lock = lock(&options.directory)?;
     let path = options.database();
-    let (connection, meta) = match open_checked(options, &path) {
+    let opened = match is_missing(&path) && options.good_copy().exists() {
+        true => Err(Error::Corrupt {
+            path: path.display().to_string(),
+            what: "the file is missing or empty".to_owned(),
+        }),
+        false => open_checked(options, &path),
+    };
+    let opened = match opened {
+        // Opening needs a little space of its own.
+        Err(Error::NoSpace) if fs::remove_file(options.ballast_file()).is_ok() => {
+            open_checked(options, &path)
+        }
+        other => other,
+    };
+    let (connection, meta) = match opened {
         Err(Error::Corrupt { what, .. }) => recover(options, &path, &what)?,
         other => other?,
     };
@@ -49,6 +79,16 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         meta,
         lock,
     })
+}
+
+/// Not there, or made but never written.
+fn is_missing(path: &Path) -> bool {
+    let empty = |path: &Path| fs::metadata(path).map_or(true, |meta| meta.len() == 0);
+    empty(path) && empty(&beside(path, "-wal"))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
 fn lock(directory: &Path) -> Result<File, Error> {
@@ -76,17 +116,28 @@ fn private_file(path: &Path) -> Result<File, Error> {
 }
 
 fn open_checked(options: &SqliteOptions, path: &Path) -> Result<(Connection, Meta), Error> {
+    let connection = connect(options, path, false)?;
+    prepare(&connection)?;
+    let meta = check(&connection, path)?;
+    Ok((connection, meta))
+}
+
+/// Reads everything: structure, the checksum of every row, of all rows together, of the meta table.
+pub(super) fn check(connection: &Connection, path: &Path) -> Result<Meta, Error> {
     let corrupt = |what: String| Error::Corrupt {
         path: path.display().to_string(),
         what,
     };
-    let connection = connect(options, path, false)?;
-    let meta = prepare(&connection)?;
     let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if answer != "ok" {
         return Err(corrupt(answer));
     }
-    Ok((connection, meta))
+    let meta = read_meta(connection)?.map_err(corrupt)?;
+    match rows::verify(connection)? {
+        Ok(sum) if sum == meta.sum => Ok(meta),
+        Ok(_) => Err(corrupt("rows are missing or too many".to_owned())),
+        Err(what) => Err(corrupt(what)),
+    }
 }
 
 pub(super) fn connect(
@@ -118,8 +169,8 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Makes the tables in one first commit, or reads what that commit recorded.
-fn prepare(connection: &Connection) -> Result<Meta, Error> {
+/// Makes the tables in one first commit, or brings those of an older format up to date.
+fn prepare(connection: &Connection) -> Result<(), Error> {
     let exists: Option<i64> = connection
         .query_row(
             "SELECT 1 FROM sqlite_schema WHERE type='table' AND name='meta'",
@@ -127,117 +178,183 @@ fn prepare(connection: &Connection) -> Result<Meta, Error> {
             |row| row.get(0),
         )
         .optional()?;
+    let transaction = connection.unchecked_transaction()?;
     if exists.is_none() {
-        connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE;
-             CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+        transaction.execute_batch(&format!(
+            "CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
              CREATE TABLE log(revision INTEGER PRIMARY KEY, key TEXT NOT NULL,
-                              created INTEGER NOT NULL, value BLOB);
+                              created INTEGER NOT NULL, value BLOB, sum INTEGER);
              CREATE UNIQUE INDEX log_key ON log(key, revision);
              INSERT INTO meta VALUES ('format', {FORMAT}), ('ceiling', 0), ('compacted', 0),
-                                     ('cluster_id', lower(hex(randomblob(16))));
-             COMMIT;"
+                                     ('cluster_id', lower(hex(randomblob(16)))),
+                                     ('sum', 0), ('check', 0);"
         ))?;
+        seal_meta(&transaction)?;
+    } else if format(connection)? == 1 {
+        transaction.execute_batch(&format!(
+            "ALTER TABLE log ADD COLUMN sum INTEGER;
+             INSERT INTO meta VALUES ('sum', 0), ('check', 0);
+             UPDATE meta SET value={FORMAT} WHERE name='format';"
+        ))?;
+        seal_meta(&transaction)?;
     }
-    read_meta(connection)
+    Ok(transaction.commit()?)
 }
 
-fn read_meta(connection: &Connection) -> Result<Meta, Error> {
-    let number = |name: &str| -> Result<i64, Error> {
-        Ok(
-            connection.query_row("SELECT value FROM meta WHERE name=?1", [name], |row| {
-                row.get(0)
-            })?,
-        )
-    };
-    let found = number("format")?;
+fn number(connection: &Connection, name: &str) -> Result<i64, rusqlite::Error> {
+    connection.query_row("SELECT value FROM meta WHERE name=?1", [name], |row| {
+        row.get(0)
+    })
+}
+
+fn format(connection: &Connection) -> Result<i64, Error> {
+    let found = number(connection, "format")?;
     if found > FORMAT {
         return Err(Error::Format {
             found,
             known: FORMAT,
         });
     }
+    Ok(found)
+}
+
+/// What the meta table holds, and whether that is what was written.
+fn read_meta(connection: &Connection) -> Result<Result<Meta, String>, Error> {
+    format(connection)?;
+    let meta = recorded(connection)?;
+    if number(connection, "check")?.cast_unsigned() != meta.check() {
+        return Ok(Err("the checksum of the meta table is wrong".to_owned()));
+    }
+    Ok(Ok(meta))
+}
+
+fn recorded(connection: &Connection) -> Result<Meta, rusqlite::Error> {
+    let read = |name| number(connection, name).map(i64::cast_unsigned);
     Ok(Meta {
         cluster_id: connection.query_row(
             "SELECT value FROM meta WHERE name='cluster_id'",
             [],
             |row| row.get(0),
         )?,
-        ceiling: number("ceiling")?.cast_unsigned(),
-        compacted: number("compacted")?.cast_unsigned(),
+        ceiling: read("ceiling")?,
+        compacted: read("compacted")?,
+        sum: read("sum")?,
     })
 }
 
-pub(super) fn write_meta(
-    connection: &Connection,
-    name: &str,
-    value: Revision,
-) -> Result<(), rusqlite::Error> {
+/// Writes the checksum of a meta table that was made or changed by SQL.
+fn seal_meta(connection: &Connection) -> Result<(), Error> {
+    let meta = recorded(connection)?;
+    set(connection, "check", meta.check())?;
+    Ok(())
+}
+
+fn set(connection: &Connection, name: &str, value: u64) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached("UPDATE meta SET value=?2 WHERE name=?1")?
         .execute((name, value.cast_signed()))?;
     Ok(())
 }
 
-/// Sets the damaged file aside and continues from the last good copy.
+/// Writes what differs.
+pub(super) fn write_meta(
+    connection: &Connection,
+    old: &Meta,
+    new: &Meta,
+) -> Result<(), rusqlite::Error> {
+    for (name, old, new) in [
+        ("ceiling", old.ceiling, new.ceiling),
+        ("compacted", old.compacted, new.compacted),
+        ("sum", old.sum, new.sum),
+        ("check", old.check(), new.check()),
+    ] {
+        if old != new {
+            set(connection, name, new)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the damaged file aside and continues from the last good copy. Every step can be the last
+/// one before a crash: the copy is tried first, and a missing database is restored like a damaged one.
 fn recover(options: &SqliteOptions, path: &Path, what: &str) -> Result<(Connection, Meta), Error> {
     let copy = options.good_copy();
     tracing::error!(path = %path.display(), what, "the database is damaged");
+    let refuse = |why: String| Error::Corrupt {
+        path: path.display().to_string(),
+        what: format!(
+            "{what}; {why}. Restore a backup as {}, or move {} away to begin with an empty cluster",
+            path.display(),
+            options.directory.display()
+        ),
+    };
     if !copy.exists() {
-        return Err(Error::Corrupt {
-            path: path.display().to_string(),
-            what: format!("{what}; there is no earlier copy, restore a backup"),
-        });
+        return Err(refuse("there is no earlier copy".to_owned()));
+    }
+    let fresh = beside(path, ".restored");
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(beside(&fresh, suffix));
+    }
+    private_file(&fresh)?;
+    fs::copy(&copy, &fresh).map_err(|error| Error::io(&fresh, error))?;
+    match open_checked(options, &fresh).and_then(|(connection, meta)| skip(&connection, meta)) {
+        Ok(()) => {}
+        Err(Error::Corrupt { what, .. }) => {
+            return Err(refuse(format!(
+                "the copy {} is damaged too ({what})",
+                copy.display()
+            )));
+        }
+        Err(error) => return Err(error),
     }
     let aside = set_aside(path)?;
-    fs::copy(&copy, path).map_err(|error| Error::io(path, error))?;
+    fs::rename(&fresh, path).map_err(|error| Error::io(path, error))?;
+    sync_directory(&options.directory)?;
     tracing::error!(copy = %copy.display(), aside = %aside.display(),
         "continuing from the last good copy; changes made after it are lost");
-    let (connection, mut meta) = open_checked(options, path)?;
-    let newest = newest_row(&connection)?;
-    meta.ceiling = meta.ceiling.max(newest) + RESTORE_SKIP;
-    write_meta(&connection, "ceiling", meta.ceiling)?;
-    Ok((connection, meta))
+    open_checked(options, path)
 }
 
+/// Revisions go on above everything that can have been shown since the copy was made. Closes the
+/// connection, so that the whole state is in the one file.
+fn skip(connection: &Connection, copied: Meta) -> Result<(), Error> {
+    let newest = newest_row(connection)?;
+    let mut meta = copied.clone();
+    meta.ceiling = meta.ceiling.max(newest) + RESTORE_SKIP;
+    let transaction = connection.unchecked_transaction()?;
+    write_meta(&transaction, &copied, &meta)?;
+    transaction.commit()?;
+    Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
+}
+
+/// The log goes first: it must never meet another database of the same name.
 fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let stamp = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    let aside = PathBuf::from(format!("{}.damaged-{stamp}", path.display()));
-    fs::rename(path, &aside).map_err(|error| Error::io(path, error))?;
-    for suffix in ["-wal", "-shm"] {
-        let side = PathBuf::from(format!("{}{suffix}", path.display()));
-        if side.exists() {
-            let target = PathBuf::from(format!("{}{suffix}", aside.display()));
-            fs::rename(&side, target).map_err(|error| Error::io(&side, error))?;
+    let aside = beside(path, &format!(".damaged-{stamp}"));
+    for suffix in ["-wal", "-shm", ""] {
+        let from = beside(path, suffix);
+        if from.exists() {
+            fs::rename(&from, beside(&aside, suffix)).map_err(|error| Error::io(&from, error))?;
+        }
+        if let Some(directory) = path.parent() {
+            sync_directory(directory)?;
         }
     }
     Ok(aside)
+}
+
+fn sync_directory(directory: &Path) -> Result<(), Error> {
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| Error::io(directory, error))
 }
 
 pub(super) fn newest_row(connection: &Connection) -> Result<Revision, Error> {
     let newest: Option<i64> =
         connection.query_row("SELECT max(revision) FROM log", [], |row| row.get(0))?;
     Ok(newest.unwrap_or(0).cast_unsigned())
-}
-
-/// Renews the last good copy of a database that was checked, if it has become old. Failing to is
-/// worth a warning only.
-pub(super) fn refresh_copy(options: &SqliteOptions, connection: &Connection) {
-    let copy = options.good_copy();
-    let fresh = fs::metadata(&copy)
-        .and_then(|meta| meta.modified())
-        .ok()
-        .and_then(|time| time.elapsed().ok())
-        .is_some_and(|age| age < options.copy_age);
-    let empty = newest_row(connection).is_ok_and(|newest| newest == 0);
-    if fresh || empty {
-        return;
-    }
-    if let Err(error) = copy_to(connection, &copy) {
-        tracing::warn!(%error, "cannot renew the last good copy of the database");
-    }
 }
 
 /// A consistent copy by way of a temporary file, so that the target is old or new, never half.
@@ -249,10 +366,5 @@ pub(super) fn copy_to(connection: &Connection, target: &Path) -> Result<(), Erro
     file.sync_all()
         .map_err(|error| Error::io(&temporary, error))?;
     fs::rename(&temporary, target).map_err(|error| Error::io(target, error))?;
-    if let Some(directory) = target.parent() {
-        File::open(directory)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|error| Error::io(directory, error))?;
-    }
-    Ok(())
+    target.parent().map_or(Ok(()), sync_directory)
 }

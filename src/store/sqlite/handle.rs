@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, TrySendError, bounded};
-use rusqlite::{Connection, InterruptHandle};
+use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
+use super::copy::Copier;
 use super::writer::{Command, Writer};
 use super::{SqliteOptions, file, rows};
 use crate::{Error, Mutation, Range, RangeQuery, Revision, Sink, Status, Store, StoreFuture};
@@ -43,29 +44,9 @@ pub struct SqliteStore {
     options: SqliteOptions,
     reader: Arc<Mutex<Connection>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    copy: Mutex<Option<Copy>>,
+    copy: Mutex<Option<Copier>>,
     /// Held as long as the database is.
     _lock: File,
-}
-
-/// The renewal of the last good copy, beside everything else.
-struct Copy {
-    thread: JoinHandle<()>,
-    stop: InterruptHandle,
-}
-
-impl Copy {
-    fn start(options: &SqliteOptions) -> Result<Self, Error> {
-        let connection = file::connect(options, &options.database(), true)?;
-        let stop = connection.get_interrupt_handle();
-        let options = options.clone();
-        let directory = options.directory.clone();
-        let thread = std::thread::Builder::new()
-            .name("store-copy".to_owned())
-            .spawn(move || file::refresh_copy(&options, &connection))
-            .map_err(|error| Error::io(&directory, error))?;
-        Ok(Self { thread, stop })
-    }
 }
 
 impl SqliteStore {
@@ -73,7 +54,7 @@ impl SqliteStore {
     pub fn open(options: SqliteOptions) -> Result<Self, Error> {
         let opened = file::open(&options)?;
         let reader = file::connect(&options, &options.database(), true)?;
-        let copy = Copy::start(&options)?;
+        let copy = Copier::start(&options)?;
         let shared = Arc::new(Shared::default());
         let (commands, queue) = bounded(QUEUE);
         let writer = Writer::new(
@@ -200,8 +181,7 @@ impl Store for SqliteStore {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(copy) = copy {
-            copy.stop.interrupt();
-            let _ = copy.thread.join();
+            copy.stop();
         }
         let _ = self.commands.send(Command::Stop);
         let thread = self

@@ -41,14 +41,18 @@ pub(super) struct Ledger {
 }
 
 /// What has to be taken back if the transaction fails.
+#[derive(Default)]
 pub(super) struct Undo {
-    revision: Revision,
     replaced: Vec<(Key, Option<Live>)>,
 }
 
 impl Ledger {
     pub(super) fn revision(&self) -> Revision {
         self.revision
+    }
+
+    pub(super) fn is_live(&self, key: &str) -> bool {
+        self.live.contains_key(key)
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -119,19 +123,12 @@ impl Ledger {
             .sort_unstable_by_key(|garbage| (garbage.since, garbage.row));
     }
 
-    pub(super) fn begin(&self) -> Undo {
-        Undo {
-            revision: self.revision,
-            replaced: Vec::new(),
-        }
-    }
-
     /// Checks the expectation and gives the change its revision.
-    pub(super) fn admit(&mut self, mutation: Mutation, undo: &mut Undo) -> Result<Event, Error> {
+    pub(super) fn admit(&mut self, mutation: &Mutation, undo: &mut Undo) -> Result<Event, Error> {
         let current = self.live.get(&mutation.key).copied();
         check(mutation.expect, current)?;
-        let value = match mutation.change {
-            Change::Put(value) => Some(value),
+        let value = match &mutation.change {
+            Change::Put(value) => Some(value.clone()),
             Change::Delete if current.is_none() => {
                 return Err(Error::RevisionMismatch { current: None });
             }
@@ -151,16 +148,16 @@ impl Ledger {
         undo.replaced.push((mutation.key.clone(), current));
         Ok(Event {
             revision: self.revision,
-            key: mutation.key,
+            key: mutation.key.clone(),
             value,
             previous: current.map(|live| live.revision),
             created,
-            attachment: mutation.attachment,
+            attachment: mutation.attachment.clone(),
         })
     }
 
+    /// Takes the changes back. Their revisions stay used: what failed may yet be found on disk.
     pub(super) fn undo(&mut self, undo: Undo) {
-        self.revision = undo.revision;
         for (key, live) in undo.replaced.into_iter().rev() {
             match live {
                 Some(live) => self.live.insert(key, live),

@@ -1,8 +1,9 @@
 //! The statements on the `log` table.
 
 use bytes::Bytes;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
+use super::sum;
 use crate::{Key, Range, RangeQuery, Record, Revision};
 
 /// One row of the log; `value` is `None` for a deletion.
@@ -14,23 +15,72 @@ pub(super) struct Row {
     pub(super) value: Option<Bytes>,
 }
 
-pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), rusqlite::Error> {
+impl Row {
+    pub(super) fn sum(&self) -> u64 {
+        sum::of_row(
+            self.revision,
+            &self.key,
+            self.created,
+            self.value.as_deref(),
+        )
+    }
+}
+
+/// Writes the row and tells its checksum.
+pub(super) fn insert(connection: &Connection, row: &Row) -> Result<u64, rusqlite::Error> {
+    let sum = row.sum();
     connection
-        .prepare_cached("INSERT INTO log(revision, key, created, value) VALUES (?1, ?2, ?3, ?4)")?
+        .prepare_cached(
+            "INSERT INTO log(revision, key, created, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
         .execute((
             row.revision.cast_signed(),
             &*row.key,
             row.created.cast_signed(),
             row.value.as_deref(),
+            sum.cast_signed(),
         ))?;
-    Ok(())
+    Ok(sum)
 }
 
-pub(super) fn delete(connection: &Connection, revision: Revision) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("DELETE FROM log WHERE revision=?1")?
-        .execute([revision.cast_signed()])?;
-    Ok(())
+/// Removes the row and tells its checksum.
+pub(super) fn delete(connection: &Connection, revision: Revision) -> Result<u64, rusqlite::Error> {
+    let sum: Option<Option<i64>> = connection
+        .prepare_cached("DELETE FROM log WHERE revision=?1 RETURNING sum")?
+        .query_row([revision.cast_signed()], |row| row.get(0))
+        .optional()?;
+    Ok(sum.flatten().unwrap_or(0).cast_unsigned())
+}
+
+/// The exclusive or of the checksums of all rows, after each was compared with its row's content
+/// and the index with the table. `Err` says what does not fit.
+pub(super) fn verify(connection: &Connection) -> Result<Result<u64, String>, rusqlite::Error> {
+    let (mut total, mut pairs) = (0, 0_u64);
+    let mut statement = connection
+        .prepare("SELECT revision, key, created, value, sum FROM log ORDER BY revision")?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let revision = row.get::<_, i64>(0)?.cast_unsigned();
+        let key = row.get_ref(1)?.as_str()?;
+        let created = row.get::<_, i64>(2)?.cast_unsigned();
+        pairs ^= sum::of_row(revision, key, 0, None);
+        // Rows of format 1 have none.
+        let Some(sum) = row.get::<_, Option<i64>>(4)? else {
+            continue;
+        };
+        let value = row.get_ref(3)?.as_blob_or_null()?;
+        if sum::of_row(revision, key, created, value) != sum.cast_unsigned() {
+            return Ok(Err(format!("the checksum of row {revision} is wrong")));
+        }
+        total ^= sum.cast_unsigned();
+    }
+    scan_index(connection, |key, revision| {
+        pairs ^= sum::of_row(revision, key, 0, None);
+    })?;
+    if pairs != 0 {
+        return Ok(Err("the index does not fit the table".to_owned()));
+    }
+    Ok(Ok(total))
 }
 
 /// Every (key, revision) pair, keys in order and their revisions ascending, from the index alone.
@@ -38,8 +88,8 @@ pub(super) fn scan_index(
     connection: &Connection,
     mut visit: impl FnMut(&str, Revision),
 ) -> Result<(), rusqlite::Error> {
-    let mut statement =
-        connection.prepare("SELECT key, revision FROM log ORDER BY key, revision")?;
+    let mut statement = connection
+        .prepare("SELECT key, revision FROM log INDEXED BY log_key ORDER BY key, revision")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let revision: i64 = row.get(1)?;

@@ -10,11 +10,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::ballast::{Ballast, Space};
 use super::file::{self, Meta};
 use super::handle::Shared;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Undo};
 use super::{SqliteOptions, rows};
-use crate::{Class, Error, Event, Mutation, Revision, Sink};
+use crate::{Change, Class, Error, Event, Mutation, Revision, Sink};
 
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
 type Commit = (Box<Mutation>, Reply<Revision>);
@@ -47,10 +48,14 @@ pub(super) struct Writer {
     ledger: Ledger,
     sinks: Vec<Arc<dyn Sink>>,
     started: bool,
-    ceiling: Revision,
-    compacted: Revision,
+    /// As on disk.
+    meta: Meta,
+    ballast: Ballast,
+    /// The disk failed: what was not synced may be lost although later syncs succeed.
+    suspect: bool,
     /// Where an asked-for compaction wants to get to.
     compact_to: Revision,
+    slice_was_full: bool,
     volatile_since: Option<Instant>,
     /// The last transaction, while the log file has not been written back since.
     unsettled_since: Option<Instant>,
@@ -81,17 +86,19 @@ impl Writer {
         Self {
             connection,
             queue,
-            options,
             shared,
             ledger,
             sinks: Vec::new(),
             started: false,
-            ceiling: meta.ceiling,
-            compacted: meta.compacted,
             compact_to: meta.compacted,
+            slice_was_full: false,
+            ballast: Ballast::new(options.ballast_file(), options.ballast),
+            meta,
+            suspect: false,
             volatile_since: None,
             unsettled_since: None,
             sync: Sync::Now,
+            options,
         }
     }
 
@@ -209,58 +216,94 @@ impl Writer {
             }
             return;
         }
-        let mut undo = self.ledger.begin();
-        let mut durable = false;
-        let mut events: Vec<Event> = Vec::with_capacity(batch.len());
-        let mut replies = Vec::with_capacity(batch.len());
-        for (mutation, reply) in batch {
-            let class = mutation.class;
-            let admitted = self.ledger.admit(*mutation, &mut undo);
-            durable |= admitted.is_ok() && class == Class::Durable;
-            replies.push((
-                reply,
-                admitted
-                    .as_ref()
-                    .map(|event| event.revision)
-                    .map_err(Clone::clone),
-            ));
-            events.extend(admitted.ok());
+        if self.ballast.space() != Space::Enough {
+            self.ballast.take_back();
         }
-        let result = if durable {
-            self.write(&events, Sync::Now)
-        } else {
-            self.defer(&events)
-        };
-        match result {
-            Ok(()) => {
-                self.publish();
-                if !events.is_empty() {
-                    for sink in &self.sinks {
-                        sink.committed(&events);
+        loop {
+            let mut undo = Undo::default();
+            let admitted: Vec<_> = batch
+                .iter()
+                .map(|(mutation, _)| self.admit(mutation, &mut undo))
+                .collect();
+            let durable = batch
+                .iter()
+                .zip(&admitted)
+                .any(|((mutation, _), one)| one.is_ok() && mutation.class == Class::Durable);
+            let events: Vec<Event> = admitted.iter().flatten().cloned().collect();
+            let result = if durable {
+                self.write(&events, Sync::Now)
+            } else {
+                self.defer(&events)
+            };
+            match result {
+                Ok(()) => return self.committed(batch, admitted, &events),
+                Err(error) => {
+                    self.ledger.undo(undo);
+                    if error == Error::NoSpace && self.make_room() {
+                        continue;
                     }
-                }
-                for (reply, answer) in replies {
-                    let _ = reply.send(answer);
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "a transaction failed");
-                self.ledger.undo(undo);
-                for (reply, _) in replies {
-                    let _ = reply.send(Err(error.clone()));
+                    tracing::error!(%error, "a transaction failed");
+                    return answer(batch, |_| Err(error.clone()));
                 }
             }
         }
     }
 
+    /// Checks one change, also against what the disk still takes.
+    fn admit(&mut self, mutation: &Mutation, undo: &mut Undo) -> Result<Event, Error> {
+        let live = self.ledger.is_live(&mutation.key);
+        let fits = match (self.ballast.space(), &mutation.change) {
+            (Space::Enough, _) | (_, Change::Delete) => true,
+            (Space::Low, Change::Put(_)) => live,
+            (Space::Out, Change::Put(_)) => live && mutation.class == Class::Volatile,
+        };
+        match fits {
+            true => self.ledger.admit(mutation, undo),
+            false => Err(Error::NoSpace),
+        }
+    }
+
+    /// Whether something was given free, so that the transaction may be tried again.
+    fn make_room(&mut self) -> bool {
+        if !self.ballast.release() {
+            return false;
+        }
+        // The log's content fits into the database's free pages as a rule, and then its room is free.
+        let _ = self.checkpoint();
+        true
+    }
+
+    fn committed(
+        &mut self,
+        batch: Vec<Commit>,
+        admitted: Vec<Result<Event, Error>>,
+        events: &[Event],
+    ) {
+        self.publish();
+        if !events.is_empty() {
+            for sink in &self.sinks {
+                sink.committed(events);
+            }
+        }
+        let mut answers = admitted.into_iter();
+        answer(batch, |_| {
+            let admitted = answers.next().unwrap_or(Err(Error::Unavailable));
+            admitted.map(|event| event.revision)
+        });
+    }
+
     /// Keeps a batch of volatile changes in memory, below a ceiling that is on disk.
     fn defer(&mut self, events: &[Event]) -> Result<(), Error> {
-        if self.ledger.revision() > self.ceiling {
-            let ceiling = self.ledger.revision() + self.options.reserve;
+        if self.ledger.revision() > self.meta.ceiling {
+            let meta = Meta {
+                ceiling: self.ledger.revision() + self.options.reserve,
+                ..self.meta.clone()
+            };
             self.set_sync(Sync::Now)?;
-            self.transaction(|connection| file::write_meta(connection, "ceiling", ceiling))?;
-            self.ceiling = ceiling;
-            self.unsettled_since = Some(Instant::now());
+            self.transaction(|connection, old| {
+                file::write_meta(connection, old, &meta)?;
+                Ok(meta)
+            })?;
         }
         for event in events {
             self.ledger.defer(event);
@@ -280,48 +323,39 @@ impl Writer {
             .max(self.compact_to);
         let share = 2 * (events.len() + pending.len()) + 16;
         let garbage = self.ledger.removable(oldest, share);
-        let compacted = garbage
+        let mut meta = self.meta.clone();
+        meta.compacted = garbage
             .last()
-            .map_or(self.compacted, |last| last.since.max(self.compacted));
-        let low = self.ceiling < revision + self.options.reserve / 2;
-        let ceiling = if low {
-            revision + self.options.reserve
-        } else {
-            self.ceiling
-        };
+            .map_or(meta.compacted, |last| last.since.max(meta.compacted));
+        if meta.ceiling < revision + self.options.reserve / 2 {
+            meta.ceiling = revision + self.options.reserve;
+        }
 
         // Readers must not trust what the transaction is about to remove.
-        self.shared.compacted.fetch_max(compacted, Ordering::AcqRel);
+        self.shared
+            .compacted
+            .fetch_max(meta.compacted, Ordering::AcqRel);
         self.set_sync(sync)?;
-        let (old_ceiling, old_compacted) = (self.ceiling, self.compacted);
-        self.transaction(|connection| {
+        self.transaction(|connection, old| {
             for row in &pending {
-                rows::insert(connection, row)?;
+                meta.sum ^= rows::insert(connection, row)?;
             }
             for event in events {
-                rows::insert(connection, &row_of(event))?;
+                meta.sum ^= rows::insert(connection, &row_of(event))?;
             }
             for garbage in &garbage {
-                rows::delete(connection, garbage.row)?;
+                meta.sum ^= rows::delete(connection, garbage.row)?;
             }
-            if compacted != old_compacted {
-                file::write_meta(connection, "compacted", compacted)?;
-            }
-            if ceiling != old_ceiling {
-                file::write_meta(connection, "ceiling", ceiling)?;
-            }
-            Ok(())
+            file::write_meta(connection, old, &meta)?;
+            Ok(meta)
         })?;
 
-        self.ceiling = ceiling;
-        self.compacted = compacted;
         self.ledger.pending_written();
         for event in events {
             self.ledger.written(event);
         }
         self.ledger.removed(garbage.len());
         self.volatile_since = None;
-        self.unsettled_since = Some(Instant::now());
         Ok(())
     }
 
@@ -338,21 +372,64 @@ impl Writer {
         Ok(())
     }
 
-    /// All or nothing.
+    /// All or nothing. `work` gives what the meta table is then.
     fn transaction(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
+        &mut self,
+        work: impl FnOnce(&Connection, &Meta) -> Result<Meta, rusqlite::Error>,
     ) -> Result<(), Error> {
+        self.heal()?;
         let run = |sql| -> Result<(), rusqlite::Error> {
             self.connection.prepare_cached(sql)?.execute([])?;
             Ok(())
         };
         run("BEGIN IMMEDIATE")?;
-        let result = work(&self.connection).and_then(|()| run("COMMIT"));
-        if result.is_err() && !self.connection.is_autocommit() {
-            run("ROLLBACK")?;
+        let result = work(&self.connection, &self.meta).and_then(|meta| {
+            run("COMMIT")?;
+            Ok(meta)
+        });
+        match result {
+            Ok(meta) => {
+                self.meta = meta;
+                self.unsettled_since = Some(Instant::now());
+                Ok(())
+            }
+            Err(error) => {
+                if !self.connection.is_autocommit() {
+                    let _ = run("ROLLBACK");
+                }
+                let error = Error::from(error);
+                self.suspect |= matches!(error, Error::Io { .. });
+                Err(error)
+            }
         }
-        Ok(result?)
+    }
+
+    /// After a failed sync the system may have dropped what it could not write, and the next sync
+    /// succeeds without it. So everything in the log is written again, elsewhere, before anything
+    /// more is promised.
+    fn heal(&mut self) -> Result<(), Error> {
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK")?;
+        }
+        if self.suspect {
+            self.checkpoint()?;
+            self.suspect = false;
+            tracing::warn!("the disk takes writes again");
+        }
+        Ok(())
+    }
+
+    /// Brings everything from the log into the database and empties the log.
+    fn checkpoint(&self) -> Result<(), Error> {
+        let busy: bool =
+            self.connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        match busy {
+            false => Ok(()),
+            true => Err(Error::Io {
+                what: "the log cannot be written back while it is read".to_owned(),
+            }),
+        }
     }
 
     fn flush(&mut self, sync: Sync) -> Result<(), Error> {
@@ -376,7 +453,7 @@ impl Writer {
     }
 
     fn compacting(&self) -> bool {
-        self.compact_to > self.compacted
+        self.slice_was_full || self.compact_to > self.meta.compacted
     }
 
     fn put_off_work(&mut self) {
@@ -386,6 +463,9 @@ impl Writer {
             .is_some_and(|since| now >= since + self.options.volatile_delay);
         if due || self.ledger.pending_bytes() > self.options.volatile_bytes {
             let flushed = self.flush(Sync::Later);
+            if flushed == Err(Error::NoSpace) && self.ballast.space() == Space::Enough {
+                self.make_room();
+            }
             self.report("flush volatile values", flushed);
             // A failure is not repeated at once.
             self.volatile_since = self.ledger.has_pending().then_some(now);
@@ -393,7 +473,8 @@ impl Writer {
         if self.compacting() {
             let sliced = self.compact_slice();
             if sliced.is_err() {
-                self.compact_to = self.compacted;
+                self.compact_to = self.meta.compacted;
+                self.slice_was_full = false;
             }
             self.report("compact", sliced);
         }
@@ -414,22 +495,23 @@ impl Writer {
 
     fn compact_slice(&mut self) -> Result<(), Error> {
         let garbage = self.ledger.removable(self.compact_to, SLICE);
-        let done = garbage.len() < SLICE;
-        let compacted = match garbage.last() {
-            Some(last) if !done => last.since,
+        let full = garbage.len() == SLICE;
+        let mut meta = self.meta.clone();
+        meta.compacted = match garbage.last() {
+            Some(last) if full => meta.compacted.max(last.since),
             _ => self.compact_to,
         };
         self.set_sync(Sync::Later)?;
-        self.transaction(|connection| {
+        self.transaction(|connection, old| {
             for garbage in &garbage {
-                rows::delete(connection, garbage.row)?;
+                meta.sum ^= rows::delete(connection, garbage.row)?;
             }
-            file::write_meta(connection, "compacted", compacted)
+            file::write_meta(connection, old, &meta)?;
+            Ok(meta)
         })?;
         self.ledger.removed(garbage.len());
         // More rows may share the last one's revision: not done before a slice comes up short.
-        self.compacted = if done { compacted } else { compacted - 1 };
-        self.unsettled_since = Some(Instant::now());
+        self.slice_was_full = full;
         Ok(())
     }
 
@@ -448,9 +530,7 @@ impl Writer {
             self.connection
                 .execute_batch(&format!("PRAGMA incremental_vacuum({})", free / 2))?;
         }
-        self.connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        Ok(())
+        self.checkpoint()
     }
 
     /// The clean end: everything on disk, and nothing reserved above what was used.
@@ -460,13 +540,23 @@ impl Writer {
         }
         let flushed = self.flush(Sync::Now).and_then(|()| {
             self.set_sync(Sync::Now)?;
-            let ceiling = self.ledger.revision();
-            self.transaction(|connection| file::write_meta(connection, "ceiling", ceiling))?;
-            self.connection
-                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-            Ok(())
+            let meta = Meta {
+                ceiling: self.ledger.revision(),
+                ..self.meta.clone()
+            };
+            self.transaction(|connection, old| {
+                file::write_meta(connection, old, &meta)?;
+                Ok(meta)
+            })?;
+            self.checkpoint()
         });
         self.report("close cleanly", flushed);
+    }
+}
+
+fn answer(batch: Vec<Commit>, mut to: impl FnMut(&Mutation) -> Result<Revision, Error>) {
+    for (mutation, reply) in batch {
+        let _ = reply.send(to(&mutation));
     }
 }
 

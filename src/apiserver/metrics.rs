@@ -163,6 +163,12 @@ impl Metrics {
             "apiserver_longrunning_requests {}",
             read(&self.long_running)
         )?;
+        out.push_str("# HELP sampan_events_dropped_total Events that were not written because too many waited.\n# TYPE sampan_events_dropped_total counter\n");
+        writeln!(
+            out,
+            "sampan_events_dropped_total {}",
+            sampan_client::recorder::dropped()
+        )?;
         out.push_str("# HELP apiserver_request_panics_total Requests that ended in a bug of the server.\n# TYPE apiserver_request_panics_total counter\n");
         writeln!(out, "apiserver_request_panics_total {}", read(&self.panics))
     }

@@ -1,6 +1,7 @@
 //! Events (`core/v1`): what a component tells a person about an object.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -22,6 +23,13 @@ const BURST: f64 = 25.0;
 const REFILL_INTERVAL: Duration = Duration::from_secs(300);
 /// Remembered events; beyond this everything is forgotten and starts anew.
 const REMEMBERED: usize = 4096;
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// How many events this process has dropped because too many waited.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
 
 /// Records events without ever waiting; one task behind it writes them, counting repeats up in
 /// place. Must be made within a tokio runtime; the task ends with the last copy.
@@ -93,8 +101,14 @@ impl Recorder {
             message: message.into(),
             at: self.clock.now(),
         };
-        if let Err(error) = self.queue.try_send(note) {
-            tracing::debug!(%error, "an event is dropped");
+        if self.queue.try_send(note).is_err() {
+            let count = DROPPED.fetch_add(1, Ordering::Relaxed) + 1;
+            if count.is_power_of_two() {
+                tracing::warn!(
+                    count,
+                    "events are dropped: more happens than can be written"
+                );
+            }
         }
     }
 }

@@ -103,7 +103,7 @@ pub(crate) async fn run_beside(
                 &settings.agent_dir().join("tls"),
                 "serving-kubelet",
                 &spec,
-                std::time::SystemTime::now(),
+                sampan_util::clock::plausible_now(),
             )
             .context("cannot make the kubelet's certificate")?,
         cluster: crate::controlplane::cluster_info(settings, &plane.pki),

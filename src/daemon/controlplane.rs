@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use sampan_api::user::well_known;
@@ -381,7 +381,7 @@ fn ensure_pki(
         cluster_domain: settings.cluster_domain.clone(),
     };
     let directory = settings.server_dir().join("tls");
-    ServerPki::ensure(&directory, &names, SystemTime::now())
+    ServerPki::ensure(&directory, &names, sampan_util::clock::plausible_now())
         .with_context(|| format!("cannot prepare the certificates in {}", directory.display()))
 }
 

@@ -38,6 +38,7 @@ where
     logging::init(settings.debug);
     sampan_net::install_crypto_provider();
     let settings = process::with_absolute_paths(settings)?;
+    process::raise_file_limit();
     let _lock = process::lock(&settings.data_dir)?;
     let runtime = process::runtime().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {

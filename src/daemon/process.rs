@@ -31,6 +31,17 @@ pub(crate) fn with_absolute_paths(mut settings: Settings) -> anyhow::Result<Sett
     Ok(settings)
 }
 
+/// Every connection is an open file, and what init systems allow by default is made for programs that
+/// use `select`. Raises the limit to what the administrator allows.
+pub(crate) fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
 /// Two processes on one data directory would destroy each other's work: the second one ends here.
 pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     std::fs::create_dir_all(data_dir).with_context(|| {
@@ -45,7 +56,12 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
         .truncate(false)
         .write(true)
         .open(&path)
-        .with_context(|| format!("cannot open {}", path.display()))?;
+        .with_context(|| {
+            format!(
+                "cannot write {}; make its disk writable, or give another folder with --data-dir",
+                path.display()
+            )
+        })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => anyhow::bail!(

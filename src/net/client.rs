@@ -56,6 +56,12 @@ fn whole_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// So much of one answer may wait to be read …
+const STREAM_WINDOW: u32 = 1 << 20;
+/// … and so much of all on one connection: more than a thousand that nobody reads can fill, because
+/// one watch that is read slowly must not stop the requests beside it.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+
 pub struct ClientConfig {
     pub tls: ClientTls,
     pub dialer: Arc<dyn Dialer>,
@@ -89,7 +95,8 @@ impl HttpClient {
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .http2_keep_alive_while_idle(true)
-            .http2_adaptive_window(true)
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW)
             .build(connector.clone());
         Ok(Self { pool, connector })
     }

@@ -3,6 +3,7 @@
 //! Nothing here knows of Kubernetes. The API server and the kubelet serve through [`server`], all
 //! components connect through [`client`]; who may connect is decided above.
 
+mod activity;
 pub mod client;
 pub mod dial;
 pub mod io;

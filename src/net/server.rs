@@ -2,7 +2,7 @@
 //!
 //! ALPN decides what a connection speaks; further protocols can share the port under names of
 //! their own. On shutdown nothing new is accepted, running requests get time to end, and the rest
-//! is cut.
+//! is cut. Connections that nobody uses are ended, too.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,15 +16,15 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use sampan_util::{Shutdown, task};
+use sampan_util::{Backoff, Shutdown, task};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 
+use crate::activity::{Activity, guarded};
 use crate::io::{Body, BoxedIo};
 
 pub const HTTP_PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -38,6 +38,13 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_HEADER_BYTES: u32 = 1024 * 1024;
 /// An idle connection costs a few kilobytes; more of them than this are an attack or a bug.
 const MAX_CONNECTIONS: usize = 10_000;
+/// How long a connection may serve no request, as upstream's may.
+const IDLE: Duration = Duration::from_secs(90);
+/// How long the other end may take to agree to an end.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// The kernel tells nobody when a file descriptor or memory has become free, so after an accept that
+/// failed for want of them only waiting helps.
+const ACCEPT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
 
 /// The other end of a connection.
 #[derive(Debug)]
@@ -72,6 +79,8 @@ pub struct Server {
     pub protocols: Vec<(Vec<u8>, Arc<dyn StreamHandler>)>,
     /// How long running requests may go on after shutdown was asked for.
     pub drain: Duration,
+    /// How long a connection may serve no request.
+    pub idle: Duration,
 }
 
 impl Server {
@@ -81,41 +90,50 @@ impl Server {
             tls,
             protocols: Vec::new(),
             drain: Duration::from_secs(10),
+            idle: IDLE,
         }
     }
 
     /// Serves until shutdown, then drains.
     pub async fn serve(self, listener: TcpListener, shutdown: Shutdown) {
-        let graceful = GracefulShutdown::new();
         let cut = Shutdown::new();
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let server = Arc::new(self);
+        // Every connection holds a sender, so the channel closes with the last of them.
+        let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+        let mut failures = 0;
         loop {
             tokio::select! {
                 () = shutdown.wait() => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
+                        failures = 0;
                         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                             tracing::warn!(%address, "refused: too many connections");
                             continue;
                         };
                         let connection = Arc::clone(&server)
-                            .connection(stream, address, graceful.watcher());
-                        let cut = cut.clone();
+                            .connection(stream, address, shutdown.clone());
+                        let (cut, open) = (cut.clone(), open.clone());
                         tokio::spawn(async move {
                             tokio::select! {
                                 () = cut.wait() => {}
                                 _ = task::contain("connection", connection) => {}
                             }
-                            drop(place);
+                            drop((place, open));
                         });
                     }
-                    Err(error) => rest_after(&error).await,
+                    Err(error) if is_of_client(&error) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept connections");
+                        tokio::time::sleep(ACCEPT_BACKOFF.delay(failures)).await;
+                        failures += 1;
+                    }
                 }
             }
         }
-        drop(listener);
-        if tokio::time::timeout(server.drain, graceful.shutdown())
+        drop((listener, open));
+        if tokio::time::timeout(server.drain, all_closed.recv())
             .await
             .is_err()
         {
@@ -124,7 +142,12 @@ impl Server {
         cut.trigger();
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, address: SocketAddr, watcher: Watcher) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        shutdown: Shutdown,
+    ) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%address, %error, "cannot set TCP_NODELAY");
         }
@@ -137,7 +160,7 @@ impl Server {
                 local_address,
                 certificates: Vec::new(),
             });
-            return self.http(Box::new(stream), peer, watcher).await;
+            return self.http(Box::new(stream), peer, shutdown).await;
         };
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(stream, tls));
         match handshake.await {
@@ -155,7 +178,7 @@ impl Server {
                 let other = self.protocols.iter().find(|(name, _)| name == chosen);
                 match other.map(|(_, handler)| Arc::clone(handler)) {
                     Some(handler) => handler.handle(Box::new(stream), peer).await,
-                    None => self.http(Box::new(stream), peer, watcher).await,
+                    None => self.http(Box::new(stream), peer, shutdown).await,
                 }
             }
             Ok(Ok(None)) => {}
@@ -164,19 +187,47 @@ impl Server {
         }
     }
 
-    async fn http(&self, stream: BoxedIo, peer: Arc<Peer>, watcher: Watcher) {
+    async fn http(&self, stream: BoxedIo, peer: Arc<Peer>, shutdown: Shutdown) {
         let handler = Arc::clone(&self.handler);
         let address = peer.address;
+        let activity = Activity::new();
+        let counted = activity.clone();
         let service = service_fn(move |request| {
+            let running = counted.begin();
             let answer = handler.handle(request, Arc::clone(&peer));
-            async move { Ok::<_, Infallible>(answer.await) }
+            async move { Ok::<_, Infallible>(guarded(answer.await, running)) }
         });
         let builder = connection_builder();
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = shutdown.wait() => None,
+            () = activity.idle(self.idle) => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    // Its end does not take the goodbye.
+                    () = activity.idle(GOODBYE) => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!(%address, %error, "connection ended");
         }
     }
+}
+
+/// The client gave up while it waited; the next one is not concerned.
+fn is_of_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
 }
 
 fn connection_builder() -> auto::Builder<TokioExecutor> {
@@ -212,19 +263,6 @@ async fn handshake(
 const PLAIN_HTTP_ANSWER: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
-/// After an accept that failed for want of file descriptors or memory, trying at once again would
-/// only burn time.
-async fn rest_after(error: &io::Error) {
-    if matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
-    ) {
-        return;
-    }
-    tracing::warn!(%error, "cannot accept connections");
-    tokio::time::sleep(Duration::from_millis(100)).await;
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -251,6 +289,9 @@ mod tests {
             peer: Arc<Peer>,
         ) -> BoxFuture<'static, Response<Body>> {
             Box::pin(async move {
+                if request.uri().path() == "/large" {
+                    return Response::new(full(vec![0; 4 << 20]));
+                }
                 if request.uri().path() != "/echo" {
                     return Response::new(full(peer.certificates.len().to_string()));
                 }
@@ -280,7 +321,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = Shutdown::new();
-        let server = Server::new(Arc::new(Echo), Some(tls));
+        let mut server = Server::new(Arc::new(Echo), Some(tls));
+        server.idle = Duration::from_millis(200);
         let running = tokio::spawn(server.serve(listener, shutdown.clone()));
 
         let client = HttpClient::new(&ClientConfig {
@@ -301,6 +343,18 @@ mod tests {
         let text = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(text, "1");
 
+        // An answer that is not read does not hold up others on its connection.
+        let unread = client
+            .send(request("/large").body(empty()).unwrap())
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let beside = client.send(request("/").body(empty()).unwrap());
+        let beside = tokio::time::timeout(Duration::from_secs(5), beside).await;
+        let beside = beside.unwrap().unwrap().into_body().collect().await;
+        assert_eq!(beside.unwrap().to_bytes(), "1");
+        drop(unread);
+
         let upgrade = request("/echo")
             .header(header::UPGRADE, "echo")
             .header(header::CONNECTION, "Upgrade")
@@ -320,6 +374,25 @@ mod tests {
         let mut text = String::new();
         plain.read_to_string(&mut text).await.unwrap();
         assert!(text.contains("Client sent an HTTP request to an HTTPS server."));
+
+        // A connection on which nothing is asked, before and after a first request.
+        let tls = ClientTls {
+            trust: Trust::Authorities(authority.certificate_pem().to_owned()),
+            identity: None,
+        };
+        for first in ["", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"] {
+            let config = tls.config(&[b"http/1.1"]).unwrap();
+            let stream = TcpStream::connect(address).await.unwrap();
+            let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+            let connector = tokio_rustls::TlsConnector::from(config);
+            let mut stream = connector.connect(name, stream).await.unwrap();
+            stream.write_all(first.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let ended = stream.read_to_end(&mut answer);
+            let ended = tokio::time::timeout(Duration::from_secs(5), ended).await;
+            assert!(ended.is_ok(), "an idle connection stays open");
+            assert_eq!(answer.is_empty(), first.is_empty());
+        }
 
         shutdown.trigger();
         tokio::time::timeout(Duration::from_secs(5), running)

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -11,11 +11,15 @@ pub const PRIVATE: u32 = 0o600;
 pub const PUBLIC: u32 = 0o644;
 
 /// Writes `content` so that a reader, or a machine that loses power, sees the old or the new file.
+/// A file that is right already is left alone, so that a full disk does not stop a restart.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     let failed = |source| Error::Write {
         path: path.to_owned(),
         source,
     };
+    if is_right(path, content, mode) {
+        return Ok(());
+    }
     if let Some(parent) = path.parent() {
         create_private_dir(parent)?;
     }
@@ -36,6 +40,12 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), Error>
             .map_err(failed)?;
     }
     Ok(())
+}
+
+fn is_right(path: &Path, content: &[u8], mode: u32) -> bool {
+    let meta = fs::symlink_metadata(path);
+    let mode_fits = meta.is_ok_and(|meta| meta.is_file() && meta.mode() & 0o7777 == mode);
+    mode_fits && fs::read(path).is_ok_and(|found| found == content)
 }
 
 /// Creates a directory (and its parents) that only its owner may enter; an existing one stays as it is.

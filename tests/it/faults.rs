@@ -1,6 +1,8 @@
 //! The store on disks that fail: power lost at any moment, syncs that fail or lie, bytes that rot.
 
+mod clock;
 mod disk;
+mod full;
 mod history;
 mod vfs;
 

@@ -17,7 +17,7 @@ use crate::support::eventually;
 use crate::support::process::{ADMIN_TOKEN, ControlPlane};
 
 const OBJECTS: &str = include_str!("data/objects.json");
-const NAMESPACE: &str = "rows";
+pub const NAMESPACE: &str = "rows";
 const NAME: &str = "one";
 
 fn rows() -> Vec<Arc<ResourceDef>> {
@@ -25,7 +25,7 @@ fn rows() -> Vec<Arc<ResourceDef>> {
 }
 
 /// Rows that are stored and can be created by a client.
-fn stored_rows() -> Vec<Arc<ResourceDef>> {
+pub fn stored_rows() -> Vec<Arc<ResourceDef>> {
     rows()
         .into_iter()
         .filter(|row| row.is_stored() && row.allows(Verb::Create))
@@ -128,7 +128,7 @@ fn collection(row: &ResourceDef, name: Option<&str>) -> Target {
 }
 
 /// A small object of the row's kind that upstream would take.
-fn sample(objects: &Map<String, Value>, row: &ResourceDef) -> Value {
+pub fn sample(objects: &Map<String, Value>, row: &ResourceDef) -> Value {
     let kind = row.storage_gvk();
     let fields = objects
         .get(&*kind.kind)
@@ -173,7 +173,7 @@ fn create_namespace(api: &Api) {
     }
 }
 
-fn objects() -> Map<String, Value> {
+pub fn objects() -> Map<String, Value> {
     serde_json::from_str(OBJECTS).unwrap()
 }
 

@@ -176,11 +176,6 @@ pub fn attempt(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Whether the long forms of tests are to run.
-pub fn long() -> bool {
-    std::env::var_os("SAMPAN_TEST_LONG").is_some_and(|value| value == "1")
-}
-
 /// What cargo says of this workspace and everything it depends on.
 pub fn cargo_metadata() -> serde_json::Value {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());

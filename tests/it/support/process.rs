@@ -26,6 +26,17 @@ impl Sampan {
         namespace: Option<&Namespace>,
         options: &[String],
     ) -> Self {
+        Self::start_with(role, folder, namespace, options, &[])
+    }
+
+    /// With environment variables of its own.
+    pub fn start_with(
+        role: &str,
+        folder: &Path,
+        namespace: Option<&Namespace>,
+        options: &[String],
+        environment: &[(String, String)],
+    ) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let log = folder.join("log");
         let file = std::fs::OpenOptions::new()
@@ -42,6 +53,7 @@ impl Sampan {
             .arg(role)
             .arg(format!("--data-dir={}", folder.join("d").display()))
             .args(options)
+            .envs(environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)
@@ -101,6 +113,19 @@ impl Sampan {
         );
     }
 
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has ended by itself; whether it called that a success.
+    pub fn wait(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -139,6 +164,7 @@ pub struct ControlPlane {
     pub sampan: Sampan,
     pub url: String,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     scratch: Scratch,
 }
 
@@ -158,6 +184,14 @@ impl ControlPlane {
 
     /// Without waiting until it is ready.
     pub fn spawn(options: &[&str]) -> Self {
+        Self::spawn_on(options, |_| Vec::new())
+    }
+
+    /// `prepare` gets the (new) data folder before the server starts, and gives environment variables.
+    pub fn spawn_on(
+        options: &[&str],
+        prepare: impl FnOnce(&Path) -> Vec<(String, String)>,
+    ) -> Self {
         let scratch = Scratch::new("cp");
         let port = free_port();
         let tokens = token_file(scratch.path());
@@ -173,18 +207,28 @@ impl ControlPlane {
             format!("--kube-apiserver-arg=token-auth-file={}", tokens.display()),
         ];
         all.extend(options.iter().map(|option| (*option).to_owned()));
-        let sampan = Sampan::start("server", scratch.path(), None, &all);
+        let data = scratch.path().join("d");
+        std::fs::create_dir_all(&data).unwrap();
+        let environment = prepare(&data);
+        let sampan = Sampan::start_with("server", scratch.path(), None, &all, &environment);
         Self {
             sampan,
             url: format!("https://127.0.0.1:{port}"),
             options: all,
+            environment,
             scratch,
         }
     }
 
     /// The same server on the same data again, after it has ended.
     pub fn start_again(&mut self) {
-        self.sampan = Sampan::start("server", self.scratch.path(), None, &self.options);
+        self.sampan = Sampan::start_with(
+            "server",
+            self.scratch.path(),
+            None,
+            &self.options,
+            &self.environment,
+        );
     }
 
     pub fn wait_ready(&self) {

@@ -182,13 +182,20 @@ async fn at(call: &Call, filter: &Filter, revision: Revision) -> Result<Option<S
     Ok(Some(Snapshot { map, revision }))
 }
 
+/// As upstream reads it; what is wrong is no API error there, so it is a 500 without a reason.
 pub fn parse_revision(text: &str) -> Result<Revision, Status> {
-    text.parse().map_err(|error| Status {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let why = match text.parse() {
+        Ok(revision) if digits => return Ok(revision),
+        Err(_) if digits => "value out of range",
+        _ => "invalid syntax",
+    };
+    Err(Status {
         code: 500,
         ..Status::new(
             Reason::Unknown,
             format!(
-                "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {error}"
+                "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {why}"
             ),
         )
     })

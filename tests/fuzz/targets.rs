@@ -157,7 +157,7 @@ fn apply(data: &[u8]) {
         reset: &["status"],
         time: "2026-01-01T00:00:00Z",
     };
-    let _ = managed::apply(&live, &config, &write, data.len() % 2 == 0);
+    let _ = managed::apply(&live, &config, &write, data.len().is_multiple_of(2));
 }
 
 fn managed_fields(data: &[u8]) {

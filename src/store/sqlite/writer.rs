@@ -461,7 +461,8 @@ impl Writer {
         let due = self
             .volatile_since
             .is_some_and(|since| now >= since + self.options.volatile_delay);
-        if due || self.ledger.pending_bytes() > self.options.volatile_bytes {
+        let many = self.ledger.pending_bytes() > self.options.volatile_bytes;
+        if due || (many && self.ballast.space() == Space::Enough) {
             let flushed = self.flush(Sync::Later);
             if flushed == Err(Error::NoSpace) && self.ballast.space() == Space::Enough {
                 self.make_room();

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
@@ -13,6 +13,9 @@ use crate::{Error, Revision};
 
 /// 2: rows and meta table have checksums.
 const FORMAT: i64 = 2;
+
+/// How long a connection waits for the other one.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Revisions skipped when the newest state is lost and an older copy takes its place: far more
 /// than can have been handed out since the copy was made.
@@ -156,7 +159,7 @@ pub(super) fn connect(
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str())?,
         None => Connection::open_with_flags(path, flags)?,
     };
-    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.execute_batch("PRAGMA temp_store=MEMORY; PRAGMA cache_size=-2000;")?;
     if !read_only {
         // Sizes and vacuum mode only take effect before the first table.

@@ -37,6 +37,13 @@ const BATCH: usize = 1_024;
 /// Rows removed in one slice of compaction.
 const SLICE: usize = 512;
 
+/// Pages given back in one go; more follow after the next pause.
+const VACUUM: i64 = 4_096;
+
+/// Beyond this many times what volatile values may take up in memory, there is no room for more: the disk has not taken
+/// them for long.
+const VOLATILE_LIMIT: usize = 4;
+
 /// The log file is written back when idle only if it has grown beyond this.
 const WAL_WORTH_IT: u64 = 256 << 10;
 
@@ -61,6 +68,8 @@ pub(super) struct Writer {
     unsettled_since: Option<Instant>,
     /// How the connection is set.
     sync: Sync,
+    /// The last transaction was not synced.
+    unsynced: bool,
 }
 
 /// How a transaction reaches the disk.
@@ -98,6 +107,7 @@ impl Writer {
             volatile_since: None,
             unsettled_since: None,
             sync: Sync::Now,
+            unsynced: false,
             options,
         }
     }
@@ -168,7 +178,7 @@ impl Writer {
                 let _ = reply.send(self.compact(revision));
             }
             Some(Command::Flush(reply)) => {
-                let _ = reply.send(self.flush(Sync::Now));
+                let _ = reply.send(self.flush_now());
             }
             Some(Command::Stop) => return false,
         }
@@ -294,6 +304,9 @@ impl Writer {
 
     /// Keeps a batch of volatile changes in memory, below a ceiling that is on disk.
     fn defer(&mut self, events: &[Event]) -> Result<(), Error> {
+        if self.ledger.pending_bytes() > VOLATILE_LIMIT * self.options.volatile_bytes {
+            return Err(Error::NoSpace);
+        }
         if self.ledger.revision() > self.meta.ceiling {
             let meta = Meta {
                 ceiling: self.ledger.revision() + self.options.reserve,
@@ -391,6 +404,7 @@ impl Writer {
             Ok(meta) => {
                 self.meta = meta;
                 self.unsettled_since = Some(Instant::now());
+                self.unsynced = self.sync == Sync::Later;
                 Ok(())
             }
             Err(error) => {
@@ -421,15 +435,37 @@ impl Writer {
 
     /// Brings everything from the log into the database and empties the log.
     fn checkpoint(&self) -> Result<(), Error> {
-        let busy: bool =
-            self.connection
-                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        match busy {
-            false => Ok(()),
-            true => Err(Error::Io {
+        match self.try_checkpoint()? {
+            true => Ok(()),
+            false => Err(Error::Io {
                 what: "the log cannot be written back while it is read".to_owned(),
             }),
         }
+    }
+
+    /// False if a reader held on to the log for longer than the connection waits.
+    fn try_checkpoint(&self) -> Result<bool, rusqlite::Error> {
+        let pragma = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let busy: bool = self.connection.query_row(pragma, [], |row| row.get(0))?;
+        Ok(!busy)
+    }
+
+    /// Everything that was answered is on disk: also what went there without waiting.
+    fn flush_now(&mut self) -> Result<(), Error> {
+        self.flush(Sync::Now)?;
+        if !self.unsynced {
+            return Ok(());
+        }
+        // SQLite syncs with a change only, so something has to change.
+        let meta = Meta {
+            ceiling: self.meta.ceiling + 1,
+            ..self.meta.clone()
+        };
+        self.set_sync(Sync::Now)?;
+        self.transaction(|connection, old| {
+            file::write_meta(connection, old, &meta)?;
+            Ok(meta)
+        })
     }
 
     fn flush(&mut self, sync: Sync) -> Result<(), Error> {
@@ -528,10 +564,25 @@ impl Writer {
         };
         let free = count("PRAGMA freelist_count")?;
         if free > 256 && free > count("PRAGMA page_count")? / 4 {
-            self.connection
-                .execute_batch(&format!("PRAGMA incremental_vacuum({})", free / 2))?;
+            self.give_back((free / 2).min(VACUUM))?;
         }
-        self.checkpoint()
+        // Writers must not wait for readers: what these keep in the log goes next time.
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let emptied = self.try_checkpoint();
+        self.connection.busy_timeout(file::BUSY_TIMEOUT)?;
+        if !emptied? {
+            self.unsettled_since = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The pragma frees one page with each row that is read of it.
+    fn give_back(&self, pages: i64) -> Result<(), rusqlite::Error> {
+        let pragma = format!("PRAGMA incremental_vacuum({pages})");
+        let mut statement = self.connection.prepare(&pragma)?;
+        let mut rows = statement.query([])?;
+        while rows.next()?.is_some() {}
+        Ok(())
     }
 
     /// The clean end: everything on disk, and nothing reserved above what was used.
@@ -569,3 +620,6 @@ fn row_of(event: &Event) -> rows::Row {
         value: event.value.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -302,7 +302,6 @@ mod tests {
             server: "https://127.0.0.1:9".to_owned(),
             token,
             node_name: "n".to_owned(),
-            node_ips: Vec::new(),
             dir,
         }
     }

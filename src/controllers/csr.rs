@@ -18,7 +18,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sampan_client::client::target_of;
 use sampan_client::{Change, Lister, ObjectKey};
@@ -66,9 +67,21 @@ impl Signer {
     }
 }
 
+/// Namespace and name of the Service that the API server is.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
+fn is_of_api_server(slice: &EndpointSlice) -> bool {
+    let labels = slice.metadata.labels.iter().flatten();
+    labels
+        .into_iter()
+        .any(|(key, value)| key == "kubernetes.io/service-name" && value == API_SERVER.1)
+}
+
 pub struct CertificateController {
     requests: Lister<CertificateSigningRequest>,
     nodes: Lister<Node>,
+    services: Lister<Service>,
+    slices: Lister<EndpointSlice>,
     authorities: Option<Authorities>,
 }
 
@@ -76,7 +89,7 @@ pub struct Observed {
     request: Arc<CertificateSigningRequest>,
     /// The Node that a serving certificate is for, if it is there.
     node: Option<Arc<Node>>,
-    /// Addresses of the other Nodes.
+    /// Addresses of the other Nodes, of Services and of the API server.
     foreign: HashSet<IpAddr>,
     authorities: Option<Authorities>,
 }
@@ -93,6 +106,8 @@ impl Controller for CertificateController {
         Self {
             requests,
             nodes,
+            services: watches.reads(),
+            slices: watches.reads(),
             authorities: settings.authorities.clone(),
         }
     }
@@ -114,6 +129,19 @@ impl Controller for CertificateController {
                     observed.foreign.extend(approve::node_ips(&node));
                 }
             }
+            let services = self.services.list(None);
+            let addresses = services.iter().filter_map(|service| service.spec.as_ref());
+            let addresses = addresses.flat_map(|spec| spec.cluster_ips.iter().flatten());
+            observed
+                .foreign
+                .extend(addresses.filter_map(|ip| ip.parse::<IpAddr>().ok()));
+            let slices = self.slices.list(Some(API_SERVER.0));
+            let own = slices.iter().filter(|slice| is_of_api_server(slice));
+            let addresses = own.flat_map(|slice| slice.endpoints.iter().flatten());
+            let addresses = addresses.flat_map(|endpoint| &endpoint.addresses);
+            observed
+                .foreign
+                .extend(addresses.filter_map(|ip| ip.parse::<IpAddr>().ok()));
         }
         Some(observed)
     }

@@ -267,8 +267,8 @@ impl Node<'_> {
                 runtime.insert(started)
             }
         };
-        self.spawn_images(runtime, &mut parts);
-        self.spawn_kubelet(runtime, &mut parts).await?;
+        let imported = self.spawn_images(runtime, &mut parts);
+        self.spawn_kubelet(runtime, imported, &mut parts).await?;
         self.spawn_membership(&mut parts)?;
         while let Some(ended) = parts.join_next().await {
             match ended {

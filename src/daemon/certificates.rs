@@ -84,8 +84,12 @@ pub(crate) fn ensure(
     node: Option<&NodeIdentity>,
 ) -> anyhow::Result<ServerPki> {
     let directory = settings.server_dir().join("tls");
-    ServerPki::ensure(&directory, &names(settings, node), sampan_util::clock::plausible_now())
-        .with_context(|| format!("cannot prepare the certificates in {}", directory.display()))
+    ServerPki::ensure(
+        &directory,
+        &names(settings, node),
+        sampan_util::clock::plausible_now(),
+    )
+    .with_context(|| format!("cannot prepare the certificates in {}", directory.display()))
 }
 
 fn names(settings: &Settings, node: Option<&NodeIdentity>) -> ServerNames {

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
 use sampan_api::UserInfo;
 use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;

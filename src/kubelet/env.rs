@@ -1,6 +1,6 @@
 //! The environment of a container. Upstream counterpart: `makeEnvironmentVariables`.
 
-use crate::expand::expand;
+use crate::expand::{count, expand};
 use crate::fields::{self, Surroundings};
 use crate::pod;
 use k8s_openapi::api::core::v1::{
@@ -66,6 +66,7 @@ pub struct Sources<'a> {
 pub fn environment(sources: &Sources<'_>) -> Result<Environment, String> {
     let links = service_variables(sources);
     let mut result = Environment::default();
+    let mut total = 0;
     for source in sources.container.env_from.iter().flatten() {
         add_all(sources, source, &mut result)?;
     }
@@ -78,13 +79,14 @@ pub fn environment(sources: &Sources<'_>) -> Result<Environment, String> {
                     .find(|(n, _)| n == name)
                     .map(|(_, v)| v.as_str())
             };
-            Some(expand(literal, |name| result.get(name).or(link(name))))
+            Some(expand(literal, |name| result.get(name).or(link(name)))?)
         } else if let Some(source) = &variable.value_from {
             from_source(sources, source)?
         } else {
             Some(String::new())
         };
         if let Some(value) = value {
+            count(&mut total, &value)?;
             result.set(variable.name.clone(), value);
         }
     }

@@ -38,6 +38,8 @@ pub(crate) fn context() -> Arc<Context> {
         cgroups: None,
         journal: None,
         nudge: Arc::default(),
+        watcher: crate::inotify::FileWatcher::new().unwrap(),
+        imported: tokio::sync::watch::channel(None).1,
     };
     let kubelet = Kubelet::new(Settings::new("n", dir.clone()), parts);
     let (_, network) = tokio::sync::watch::channel(Ok(()));

@@ -476,6 +476,7 @@ mod tests {
             informers.lister(),
             informers.lister(),
             notes,
+            watch::channel(Vec::new()).0,
             Shutdown::new(),
         );
         let pod = Arc::new(crate::fixture::pod_of(

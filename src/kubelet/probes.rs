@@ -191,7 +191,7 @@ async fn once(probe: &Probe, target: &Target, handlers: &Handlers, limit: Durati
 fn expanded(command: &[String]) -> Vec<String> {
     command
         .iter()
-        .map(|word| crate::expand::expand(word, |_| None))
+        .map(|word| crate::expand::expand(word, |_| None).unwrap_or_else(|_| word.clone()))
         .collect()
 }
 

@@ -59,6 +59,7 @@ fn kind_of(data: &[u8]) -> (Expected<'static>, &[u8]) {
         group,
         version,
         kind,
+        of_subresource: false,
     };
     (expected, rest)
 }

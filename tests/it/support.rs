@@ -6,8 +6,8 @@ pub mod image;
 pub mod load;
 pub mod netns;
 pub mod process;
-pub mod rest;
 pub mod registry;
+pub mod rest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -395,7 +395,7 @@ pub fn decode_delete_options(
         ));
     }
     if (kind.is_empty() || kind == "DeleteOptions") && known_version {
-        return Ok(object);
+        return typed(object, &expected);
     }
     if kind == "DeleteOptions" {
         return Err(Status::bad_request(format!(
@@ -405,6 +405,17 @@ pub fn decode_delete_options(
     Err(Status::bad_request(
         "decoded object cannot be converted to DeleteOptions",
     ))
+}
+
+/// Refuses fields of a wrong type: an option that is not understood must not be taken for one that is not there.
+fn typed(mut object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
+    let name = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+    if let Some(schema) = schema::by_name(name) {
+        schema
+            .decode(&mut object)
+            .map_err(|error| no_json(expected, &error.text))?;
+    }
+    Ok(object)
 }
 
 /// Reads a patch; an apply patch is YAML, the others are JSON.

@@ -103,21 +103,28 @@ fn is_agent_user(content: &CertificateRequest) -> bool {
         && content.uris.is_empty()
 }
 
-/// A node says itself which addresses it has; so it must at least not name those of others.
-/// Before its Node object has addresses only that is checked.
+/// Names that Pods and people know the API server by; it has its certificate of the same authority.
+fn is_reserved(name: &str) -> bool {
+    name == "localhost" || name == "kubernetes" || name.starts_with("kubernetes.")
+}
+
+/// A node says itself which addresses it has, so it must not name those of others: other nodes, Services, the API
+/// server. Before its Node object has addresses only that is checked.
 fn names_only_the_node(observed: &Observed, content: &CertificateRequest) -> bool {
     let node = observed.node.as_deref();
     let own_name = content
         .common_name
         .strip_prefix(NODE_USER_PREFIX)
         .unwrap_or_default();
-    let own_names: Vec<&str> = node.into_iter().flat_map(node_names).collect();
     let own_ips: Vec<IpAddr> = node.into_iter().flat_map(node_ips).collect();
     let names = content
         .dns_names
         .iter()
-        .all(|name| name == own_name || own_names.contains(&name.as_str()));
-    let own = |ip: &IpAddr| own_ips.is_empty() || own_ips.contains(ip);
+        .all(|name| name == own_name && !is_reserved(name));
+    let own = |ip: &IpAddr| {
+        let somewhere = !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast();
+        somewhere && (own_ips.is_empty() || own_ips.contains(ip))
+    };
     names
         && content
             .ips
@@ -143,13 +150,6 @@ fn addresses(node: &Node) -> impl Iterator<Item = (&str, &str)> {
         .into_iter()
         .flatten()
         .map(|each| (each.type_.as_str(), each.address.as_str()))
-}
-
-fn node_names(node: &Node) -> impl Iterator<Item = &str> {
-    let names = |kind: &str| matches!(kind, "Hostname" | "InternalDNS" | "ExternalDNS");
-    addresses(node)
-        .filter(move |(kind, _)| names(kind))
-        .map(|(_, address)| address)
 }
 
 pub(super) fn node_ips(node: &Node) -> impl Iterator<Item = IpAddr> {

@@ -3,7 +3,7 @@
 use super::labels;
 use super::security::{self, ImageUser, Profiles};
 use crate::env::Environment;
-use crate::expand::expand;
+use crate::expand::expand_all;
 use crate::pod;
 use crate::qos::{amount, oom_score_adjust};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -36,11 +36,8 @@ pub struct Inputs<'a> {
 pub fn render(inputs: Inputs<'_>) -> Result<ContainerConfig, String> {
     let (pod, container) = (inputs.pod, inputs.container);
     let environment = inputs.environment;
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        let words = list.iter().flatten();
-        words
-            .map(|word| expand(word, |name| environment.get(name)))
-            .collect()
+    let expanded = |list: &Option<Vec<String>>| {
+        expand_all(list.iter().flatten(), |name| environment.get(name))
     };
     let security_context = security::container_context(
         pod,
@@ -60,8 +57,8 @@ pub fn render(inputs: Inputs<'_>) -> Result<ContainerConfig, String> {
             user_specified_image: asked_image,
             ..ImageSpec::default()
         }),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command: expanded(&container.command)?,
+        args: expanded(&container.args)?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: environment
             .iter()

@@ -152,8 +152,15 @@ fn who_may_have_a_serving_certificate() {
         dns_names: vec!["host-a".to_owned()],
         ..subject
     };
-    assert!(ask(&host_name, "system:node:a", |seen| seen.node =
-        node("10.0.0.1")));
+    assert!(
+        !ask(&host_name, "system:node:a", |seen| seen.node =
+            node("10.0.0.1")),
+        "a node writes its host name itself"
+    );
+    for (name, ip) in [("kubernetes.default.svc", "10.0.0.1"), ("a", "127.0.0.1")] {
+        let user = format!("system:node:{name}");
+        assert!(!ask(&serving(name, ip), &user, |_| {}), "{name} {ip}");
+    }
 }
 
 #[test]

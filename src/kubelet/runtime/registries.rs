@@ -219,7 +219,10 @@ configs:
         let registries = Registries::parse(FILE).unwrap();
         let hosts = registries.hosts();
         let names: Vec<&str> = hosts.keys().map(String::as_str).collect();
-        assert_eq!(names, ["_default", "docker.io", "own.test"]);
+        assert_eq!(
+            names,
+            ["_default", "docker.io", "mirror.test:5000", "own.test"]
+        );
         assert_eq!(
             hosts["docker.io"],
             format!(

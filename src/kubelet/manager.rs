@@ -278,6 +278,7 @@ impl Manager {
             self.show(&Arc::clone(&pod), Some(pod));
             return;
         }
+        let pod = pod::of_api(pod);
         let uid = pod::uid(&pod).to_owned();
         if let Some(running) = self.workers.get_mut(&uid) {
             let asks_anew = resources_of(&running.pod) != resources_of(&pod);

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 static EMPTY_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
 
@@ -59,6 +59,16 @@ pub fn is_mirror(pod: &Pod) -> bool {
 /// It comes from a file of this node.
 pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api") && !is_mirror(pod)
+}
+
+/// A pod of the API never counts as static, whatever its annotations claim.
+pub fn of_api(mut pod: Arc<Pod>) -> Arc<Pod> {
+    if is_static(&pod)
+        && let Some(annotations) = &mut Arc::make_mut(&mut pod).metadata.annotations
+    {
+        annotations.insert(CONFIG_SOURCE.to_owned(), "api".to_owned());
+    }
+    pod
 }
 
 pub fn is_host_network(pod: &Pod) -> bool {
@@ -211,6 +221,14 @@ mod tests {
 
     fn container(value: serde_json::Value) -> Container {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_pod_of_the_api_is_never_static() {
+        let metadata = json!({"name": "a", "annotations": {CONFIG_SOURCE: "file"}});
+        let pod: Pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        assert!(is_static(&pod));
+        assert!(!is_static(&of_api(Arc::new(pod))));
     }
 
     #[test]

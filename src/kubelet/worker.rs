@@ -34,6 +34,8 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 /// Between attempts at a start that failed for other reasons than the image.
 const START_RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// Between two events about a back-off that lasts.
+const BACKOFF_REMINDER: SignedDuration = SignedDuration::from_secs(12);
 /// Between attempts to ask a runtime that does not answer.
 const REFRESH_RETRY: Duration = Duration::from_secs(1);
 
@@ -379,45 +381,56 @@ impl Worker {
         }
     }
 
-    /// One event per back-off, of a crash or of a pull.
+    /// Back-offs, of a crash or of a pull, are told when they begin and again while they last: people read
+    /// from the count that it still goes on.
     fn announce_backoff(&mut self, plan: &Plan) {
-        let pod = Arc::clone(&self.memory.pod);
-        for (name, until) in &plan.backing_off {
-            let known = self.memory.announced.insert(name.clone(), *until);
-            if known != Some(*until) {
-                let message = format!(
-                    "Back-off restarting failed container {name} in pod {}",
-                    pod::describe(&pod)
-                );
-                let about = crate::events::container_reference(&pod, name);
-                self.context
-                    .recorder
-                    .record(about, true, "BackOff", message);
+        let now = Timestamp::now();
+        for (name, _) in &plan.backing_off {
+            if self.is_to_be_told(name, now) {
+                let pod = pod::describe(&self.memory.pod);
+                let message = format!("Back-off restarting failed container {name} in pod {pod}");
+                self.tell_backoff(name, true, "BackOff", message);
             }
         }
-        let now = Timestamp::now();
-        let waiting: Vec<(String, Timestamp)> = self
-            .memory
-            .failures
-            .iter()
+        let failures = self.memory.failures.iter();
+        let pulls: Vec<String> = failures
             .filter(|(_, f)| f.reason == ERR_IMAGE_PULL)
             .filter(|(_, f)| now >= f.at + status::PULL_ERROR_SHOWN && now < f.retry_at)
-            .map(|(name, f)| (name.clone(), f.retry_at))
+            .map(|(name, _)| name.clone())
             .collect();
-        for (name, until) in waiting {
-            let known = self.memory.announced.insert(name.clone(), until);
-            if known != Some(until) {
-                let image = pod::find_container(&pod, &name)
+        for name in &pulls {
+            if self.is_to_be_told(name, now) {
+                let image = pod::find_container(&self.memory.pod, name)
                     .and_then(|(_, c)| c.image.clone())
                     .unwrap_or_default();
-                let about = crate::events::container_reference(&pod, &name);
                 let message = format!("Back-off pulling image {image:?}");
-                let recorder = &self.context.recorder;
-                recorder.record(about.clone(), false, "BackOff", message);
+                self.tell_backoff(name, false, "BackOff", message);
                 let message = "Error: ImagePullBackOff".to_owned();
-                recorder.record(about, true, "Failed", message);
+                self.tell_backoff(name, true, "Failed", message);
             }
         }
+        let lasting = |name: &String| {
+            pulls.contains(name) || plan.backing_off.iter().any(|(other, _)| other == name)
+        };
+        self.memory.announced.retain(|name, _| lasting(name));
+    }
+
+    /// Also notes that it was told, and when to look again.
+    fn is_to_be_told(&mut self, name: &str, now: Timestamp) -> bool {
+        let told = self.memory.announced.get(name).copied();
+        let due = told.is_none_or(|at| now >= at + BACKOFF_REMINDER);
+        let at = if due { now } else { told.unwrap_or(now) };
+        self.memory.announced.insert(name.to_owned(), at);
+        let next = at + BACKOFF_REMINDER;
+        self.wake_at = Some(self.wake_at.map_or(next, |earlier| earlier.min(next)));
+        due
+    }
+
+    fn tell_backoff(&self, name: &str, warning: bool, reason: &str, message: String) {
+        let about = crate::events::container_reference(&self.memory.pod, name);
+        self.context
+            .recorder
+            .record(about, warning, reason, message);
     }
 
     /// Writes the status if the server has another one; one write at a time.

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::support::netns::{self, Namespace};
-use crate::support::process::Sampan;
+use crate::support::process::{ANY_DISK, Sampan};
 use crate::support::{Scratch, attempt, eventually, image};
 use scene::Scene;
 
@@ -104,8 +104,7 @@ impl Node {
         let mut all = vec![
             "--node-name=n".to_owned(),
             format!("--node-ip={}", itself.address),
-            // How full this machine's disk is, is not what is tested.
-            "--kubelet-arg=eviction-hard=nodefs.available<1%".to_owned(),
+            ANY_DISK.to_owned(),
             format!(
                 "--write-kubeconfig={}",
                 scratch.path().join("kubeconfig").display()

@@ -38,7 +38,7 @@ pub(super) struct Memory {
     pub failures: HashMap<String, StartFailure>,
     pub crashes: Backoff,
     pub pulls: Backoff,
-    /// Back-offs that an event has told of.
+    /// When an event last told of a back-off that lasts, by container.
     pub announced: HashMap<String, Timestamp>,
     /// An event has told that the network is missing.
     pub network_announced: bool,
@@ -177,7 +177,7 @@ impl Memory {
                 if pod::is_static(&self.pod) {
                     self.accept_mirror(Some(Arc::from(pod)));
                 } else {
-                    self.accept_pod(Arc::from(pod));
+                    self.accept_pod(pod::of_api(Arc::from(pod)));
                 }
             }
             None => self.report_failures += 1,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::netns::{self, Namespace};
-use super::process::Sampan;
+use super::process::{ANY_DISK, Sampan};
 use super::{Scratch, attempt, eventually, image, run};
 
 pub const IMAGE: &str = "sampan.test/web:1";
@@ -88,6 +88,7 @@ impl Cluster {
 fn server_options(folder: &Path, namespace: &Namespace) -> Vec<String> {
     vec![
         "--node-name=a".to_owned(),
+        ANY_DISK.to_owned(),
         format!("--node-ip={}", namespace.address),
         format!("--write-kubeconfig={}", folder.join("kubeconfig").display()),
     ]
@@ -103,6 +104,7 @@ fn start_agent(server: &Sampan, folder: &Path, nodes: &[Namespace; 2]) -> Sampan
             format!("--server=https://{}:6443", nodes[0].address),
             format!("--token={}", token.trim()),
             "--node-name=b".to_owned(),
+            ANY_DISK.to_owned(),
             format!("--node-ip={}", nodes[1].address),
         ],
     )

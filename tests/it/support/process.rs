@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::netns::Namespace;
 use super::{Scratch, attempt, eventually, run, tools};
 
+/// How full the disk of the machine is, is not what is tested.
+pub const ANY_DISK: &str = "--kubelet-arg=eviction-hard=nodefs.available<1%";
 pub const ADMIN_TOKEN: &str = "admin-token";
 const TOKENS: &str = "admin-token,admin,admin-uid,\"system:masters\"\nalice-token,alice,alice-uid,\"dev\"\nbob-token,bob,bob-uid\n";
 

@@ -166,7 +166,7 @@ pub(super) fn terminal(scene: &Scene<'_>) {
         "--",
         "sh",
         "-c",
-        "tty; until stty size 2>/dev/null; do sleep 0.1; done; echo typed $0",
+        "tty; until stty size 2>/dev/null | grep .; do sleep 0.1; done; echo typed $0",
     ]);
     let words: Vec<String> = std::iter::once(inner.get_program())
         .chain(inner.get_args())

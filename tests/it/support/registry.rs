@@ -55,7 +55,7 @@ impl Registry {
         }
     }
 
-    /// How often a manifest of the repository was handed out.
+    /// How often a manifest of the repository was asked for.
     pub fn asked(&self, repository: &str) -> u32 {
         let asked = self.manifests_asked.lock().unwrap();
         asked.get(repository).copied().unwrap_or_default()
@@ -149,9 +149,7 @@ impl Content {
         }
         let is_head = request.method() == Method::HEAD;
         if is_manifest {
-            if !is_head {
-                *self.asked.lock().unwrap().entry(repository).or_default() += 1;
-            }
+            *self.asked.lock().unwrap().entry(repository).or_default() += 1;
             return self.bytes(&self.manifest, MANIFEST, &self.manifest_digest, is_head);
         }
         match self.blobs.get(&reference) {

@@ -48,7 +48,7 @@ use crate::notify;
 
 const DNS_PORT: u16 = 53;
 /// What the agent remembers of the cluster, below its data.
-const CLUSTER_FILE: &str = "cluster.json";
+pub(crate) const CLUSTER_FILE: &str = "cluster.json";
 /// Made by the first containerd or shim on a machine wherever its own state is; one that comes later uses them too.
 const SHARED_FOLDERS: [&str; 4] = [
     "/run/containerd",
@@ -551,7 +551,12 @@ impl Node<'_> {
         self.spawn_kubelet_server(port, state, parts).await?;
         let (shutdown, running) = (self.shutdown.clone(), Running::default());
         let health = running.health("syncloop");
-        component::serve_health("kubelet", component::KUBELET_PORT, health, &shutdown).await;
+        let port = component::KUBELET_PORT;
+        let serving = component::serve_health("kubelet", port, health, shutdown.clone());
+        parts.spawn(async move {
+            serving.await;
+            Ok(())
+        });
         parts.spawn(async move {
             let _entered = running.enter();
             kubelet.run(shutdown).await.context("kubelet")

@@ -341,7 +341,8 @@ fi
 say "waiting until it is ready (log: $log)"
 probe() {
     if [ "$role" = agent ]; then
-        as_root test -S "$data_dir/agent/network/cni.sock" && new_log | grep -q 'pod network in place'
+        # The Node may still be called ready from before: this start must have come so far.
+        new_log | grep -q ' joined ' && as_root "$bin_dir/sampan" status --quiet --data-dir "$data_dir" 2>/dev/null
     else
         # shellcheck disable=SC2016 # the inner shell expands these
         as_root sh -c 'set -a; . "$1"; set +a; shift; exec "$@"' probe "$etc/sampan.env" "$bin_dir/sampan" status --quiet "$@" 2>/dev/null

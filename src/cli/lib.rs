@@ -1,6 +1,7 @@
 //! One file per subcommand, listed once in [`COMMANDS`].
 
 mod agent;
+mod check;
 mod options;
 mod server;
 mod status;
@@ -26,6 +27,10 @@ static COMMANDS: &[Subcommand] = &[
     Subcommand {
         cli: agent::cli,
         run: agent::run,
+    },
+    Subcommand {
+        cli: check::cli,
+        run: check::run,
     },
     Subcommand {
         cli: status::cli,

@@ -1,19 +1,21 @@
-//! `sampan status`: is the server of this machine ready, and are its nodes?
+//! `sampan status`: is the server of this machine ready, and are its nodes? On an agent: is its node?
 
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use k8s_openapi::api::core::v1::Node;
+use sampan_api::user::well_known;
 use sampan_client::{Client, Credentials, HttpsTransport, ListParams};
 use sampan_config::{Role, Settings};
-use sampan_pki::Identity;
+use sampan_net::{TcpDialer, Trust};
+use sampan_pki::{CertificateInfo, Identity};
 
 const QUIET: &str = "quiet";
 
 pub(crate) fn cli() -> Command {
     crate::options::command("status", Role::Server)
-        .about("Tell whether the server of this machine and its nodes are ready")
+        .about("Tell whether the server of this machine and its nodes are ready; on an agent, whether its node is")
         .arg(
             Arg::new(QUIET)
                 .long(QUIET)
@@ -39,36 +41,75 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks the server as its administrator, with the certificate in the data directory.
-async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
-    let tls = settings.server_dir().join("tls");
-    let read = |name: &str| {
-        let path = tls.join(name);
-        std::fs::read_to_string(&path).with_context(|| {
-            format!(
-                "cannot read {}: has a server been started with this --data-dir, and are you root?",
-                path.display()
-            )
+/// Who asks whom: on a server the administrator asks it, on an agent the node asks one of its servers.
+struct Asker {
+    servers: Vec<String>,
+    identity: Identity,
+    authority: String,
+    /// The only Node that a node may ask about.
+    node: Option<String>,
+}
+
+impl Asker {
+    fn of(settings: &Settings) -> anyhow::Result<Self> {
+        let agent = settings.agent_dir().join("tls");
+        let server = settings.server_dir().join("tls");
+        let is_agent = !server.exists() && agent.join("client-kubelet.crt").exists();
+        let (folder, name) = match is_agent {
+            true => (agent, "client-kubelet"),
+            false => (server, "client-admin"),
+        };
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read_to_string(&path).with_context(|| {
+                format!(
+                    "cannot read {}: has sampan been started with this --data-dir, and are you root?",
+                    path.display()
+                )
+            })
+        };
+        let identity = Identity {
+            certificate_pem: read(&format!("{name}.crt"))?,
+            key_pem: read(&format!("{name}.key"))?,
+        };
+        let authority = read("server-ca.crt")?;
+        if !is_agent {
+            return Ok(Self {
+                servers: vec![settings.local_url()],
+                identity,
+                authority,
+                node: None,
+            });
+        }
+        let known = CertificateInfo::from_pem(&identity.certificate_pem)?.common_name;
+        let node = known.strip_prefix(well_known::NODE_USER_PREFIX);
+        Ok(Self {
+            servers: serde_json::from_str(&read("servers.json")?)?,
+            node: Some(node.unwrap_or(&known).to_owned()),
+            identity,
+            authority,
         })
-    };
-    let identity = Identity {
-        certificate_pem: read("client-admin.crt")?,
-        key_pem: read("client-admin.key")?,
-    };
-    let authority = read("server-ca.crt")?;
-    let server = settings.local_url();
-    let transport = HttpsTransport::new(
-        &server,
-        Some(&authority),
-        &Credentials::Certificate(identity),
+    }
+}
+
+async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
+    let asker = Asker::of(settings)?;
+    let transport = HttpsTransport::with_servers(
+        asker.servers.clone(),
+        Trust::Authorities(asker.authority),
+        &Credentials::Certificate(asker.identity),
         "sampan-status",
+        Arc::new(TcpDialer),
     )?;
     transport
         .get_path("/readyz")
         .await
-        .with_context(|| format!("the server at {server} is not ready"))?;
+        .with_context(|| format!("the server at {} is not ready", asker.servers.join(", ")))?;
     let client = Client::new(Arc::new(transport));
-    Ok(client.list(None, &ListParams::default()).await?)
+    match asker.node {
+        Some(name) => Ok(vec![client.get(None, &name).await?]),
+        None => Ok(client.list(None, &ListParams::default()).await?),
+    }
 }
 
 struct Report {

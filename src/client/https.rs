@@ -55,6 +55,7 @@ struct Inner {
 struct Session {
     http: HttpClient,
     authorization: Option<HeaderValue>,
+    credentials: Credentials,
 }
 
 /// A request on its way to whichever server answers.
@@ -133,6 +134,14 @@ impl HttpsTransport {
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(session);
         Ok(())
+    }
+
+    /// Requests from now on use new connections: to be called when this machine's address has changed, as answers to
+    /// the old one no longer arrive.
+    pub fn reconnect(&self) -> Result<(), Error> {
+        let session = self.0.session.read();
+        let session = Arc::clone(&session.unwrap_or_else(PoisonError::into_inner));
+        self.replace_credentials(&session.credentials)
     }
 
     /// The body at a path that is no resource, such as `/cacerts` or `/readyz`.
@@ -305,6 +314,7 @@ fn open_session(
     Ok(Session {
         http,
         authorization,
+        credentials: credentials.clone(),
     })
 }
 

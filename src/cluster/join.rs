@@ -97,6 +97,7 @@ impl Newcomer {
             Some(identity) => identity,
             None => self.unsigned(now)?,
         };
+        servers.remember();
         Ok(Membership {
             newcomer: self.clone(),
             proxy: self.transport(&authority_pem, &Credentials::Certificate(proxy))?,

@@ -25,6 +25,13 @@ impl Servers {
         }
     }
 
+    /// Writes down what is known, if nothing is written yet: others on this machine ask the same servers.
+    pub fn remember(&self) {
+        if !self.path.exists() {
+            self.save(&self.known());
+        }
+    }
+
     /// The given one first, then what was remembered.
     pub fn known(&self) -> Vec<String> {
         let text = files::read_optional(&self.path).ok().flatten();
@@ -57,7 +64,11 @@ impl Servers {
         for transport in transports {
             transport.replace_servers(&all);
         }
-        let saved = serde_json::to_string(&all)
+        self.save(&all);
+    }
+
+    fn save(&self, all: &[String]) {
+        let saved = serde_json::to_string(all)
             .map_err(|error| error.to_string())
             .and_then(|text| {
                 files::write_atomic(&self.path, text.as_bytes(), PUBLIC)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -47,8 +47,10 @@ use crate::node::NodeIdentity;
 use crate::notify;
 
 const DNS_PORT: u16 = 53;
+/// How long a node's parts may take to end when its address has changed.
+const ROUND_END: Duration = Duration::from_secs(5);
 /// What the agent remembers of the cluster, below its data.
-const CLUSTER_FILE: &str = "cluster.json";
+pub(crate) const CLUSTER_FILE: &str = "cluster.json";
 /// Made by the first containerd or shim on a machine wherever its own state is; one that comes later uses them too.
 const SHARED_FOLDERS: [&str; 4] = [
     "/run/containerd",
@@ -230,8 +232,16 @@ async fn run_node(
         };
         tracing::info!(from = ?identity.ips, to = ?ips, "this machine's address has changed");
         identity.ips = ips;
+        if let Place::Elsewhere(joined) = &membership.place {
+            joined.kubelet.reconnect()?;
+            joined.proxy.reconnect()?;
+        }
         round.trigger();
-        work.await?;
+        // A request whose answer goes to the old address never ends by itself.
+        match tokio::time::timeout(ROUND_END, &mut work).await {
+            Ok(ended) => ended?,
+            Err(_) => tracing::info!("what still waits for answers to the old address is dropped"),
+        }
         if let Place::Here(plane) = &membership.place {
             plane.moved(settings, &identity).await?;
         }
@@ -551,7 +561,12 @@ impl Node<'_> {
         self.spawn_kubelet_server(port, state, parts).await?;
         let (shutdown, running) = (self.shutdown.clone(), Running::default());
         let health = running.health("syncloop");
-        component::serve_health("kubelet", component::KUBELET_PORT, health, &shutdown).await;
+        let port = component::KUBELET_PORT;
+        let serving = component::serve_health("kubelet", port, health, shutdown.clone());
+        parts.spawn(async move {
+            serving.await;
+            Ok(())
+        });
         parts.spawn(async move {
             let _entered = running.enter();
             kubelet.run(shutdown).await.context("kubelet")

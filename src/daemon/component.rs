@@ -28,7 +28,7 @@ use sampan_apiserver::http::respond;
 use sampan_apiserver::metrics::{self, Extra};
 use sampan_apiserver::request::{Attributes, Authorizer};
 use sampan_net::{Body, Handler, Peer, Server, ServerIdentity};
-use sampan_util::{Shutdown, task};
+use sampan_util::Shutdown;
 use tokio::net::TcpListener;
 
 pub(crate) const KUBELET_PORT: u16 = 10248;
@@ -88,8 +88,13 @@ pub(crate) async fn listen(component: &str, port: u16) -> Option<TcpListener> {
     }
 }
 
-/// Health alone, without encryption: what the kubelet shows.
-pub(crate) async fn serve_health(component: &str, port: u16, health: Health, shutdown: &Shutdown) {
+/// Health alone, without encryption, until shutdown: what the kubelet shows.
+pub(crate) async fn serve_health(
+    component: &'static str,
+    port: u16,
+    health: Health,
+    shutdown: Shutdown,
+) {
     let pages = Pages {
         health,
         gate: None,
@@ -98,23 +103,23 @@ pub(crate) async fn serve_health(component: &str, port: u16, health: Health, shu
     serve(component, port, pages, shutdown).await;
 }
 
-/// Health and metrics, encrypted, under the rules of the API server's users.
+/// Health and metrics, encrypted, under the rules of the API server's users, until shutdown.
 pub(crate) async fn serve_component(
-    component: &str,
+    component: &'static str,
     port: u16,
     (health, metrics): (Health, Extra),
-    gate: &Gate,
-    shutdown: &Shutdown,
+    gate: Gate,
+    shutdown: Shutdown,
 ) {
     let pages = Pages {
         health,
-        gate: Some(gate.clone()),
+        gate: Some(gate),
         metrics,
     };
     serve(component, port, pages, shutdown).await;
 }
 
-async fn serve(component: &str, port: u16, pages: Pages, shutdown: &Shutdown) {
+async fn serve(component: &str, port: u16, pages: Pages, shutdown: Shutdown) {
     let Some(listener) = listen(component, port).await else {
         return;
     };
@@ -131,8 +136,9 @@ async fn serve(component: &str, port: u16, pages: Pages, shutdown: &Shutdown) {
             }
         }
     };
-    let serving = Server::new(Arc::new(pages), tls).serve(listener, shutdown.clone());
-    drop(task::spawn("component-health", serving));
+    Server::new(Arc::new(pages), tls)
+        .serve(listener, shutdown)
+        .await;
 }
 
 struct Pages {
@@ -225,9 +231,10 @@ mod tests {
         let (running, shutdown) = (Running::default(), Shutdown::new());
         let health = running.health("syncloop");
         assert!(listen("kubelet", port).await.is_none(), "taken");
-        serve_health("kubelet", port, health.clone(), &shutdown).await;
+        serve_health("kubelet", port, health.clone(), shutdown.clone()).await;
         drop(free);
-        serve_health("kubelet", port, health, &shutdown).await;
+        let serving = tokio::spawn(serve_health("kubelet", port, health, shutdown.clone()));
+        tokio::task::yield_now().await;
         assert!(ask(port, "/healthz").await.starts_with("HTTP/1.1 500"));
         let entered = running.enter();
         let text = ask(port, "/healthz?verbose").await;
@@ -240,5 +247,6 @@ mod tests {
                 .starts_with("HTTP/1.1 500")
         );
         shutdown.trigger();
+        serving.await.unwrap();
     }
 }

@@ -5,6 +5,7 @@
 mod addresses;
 mod agent;
 mod certificates;
+pub mod check;
 mod component;
 mod controlplane;
 mod host_facts;

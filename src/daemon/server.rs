@@ -1,6 +1,5 @@
 //! A server: the control plane, its actors, and (unless switched off) an agent in the same process.
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,10 +43,10 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     let kept = vec![plane.certificates.kept(&plane.pki)];
     actors.spawn(sampan_cluster::renew::keep(kept, shutdown.clone()));
     if !settings.disable_controller_manager {
-        actors.spawn(controllers(&settings, &plane, &shutdown).await);
+        controllers(&settings, &plane, &shutdown, &mut actors);
     }
     if !settings.disable_scheduler {
-        actors.spawn(scheduler(&plane, &shutdown).await);
+        scheduler(&plane, &shutdown, &mut actors);
     }
     tracing::info!(url = %plane.local_url, "the API is ready");
     notify::notify("READY=1");
@@ -84,11 +83,12 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
 }
 
 /// The controllers, which answer for themselves from now on.
-async fn controllers(
+fn controllers(
     settings: &Settings,
     plane: &ControlPlane,
     shutdown: &Shutdown,
-) -> impl Future<Output = ()> + use<> {
+    actors: &mut JoinSet<()>,
+) {
     let mut own = sampan_controllers::Settings::new(
         plane.server.core().registry.clone(),
         plane.pki.server_ca.certificate_pem().to_owned(),
@@ -122,33 +122,43 @@ async fn controllers(
         Arc::new(move |text: &mut String| text.push_str(&counted.metrics.render())) as Extra,
     );
     let port = component::CONTROLLERS_PORT;
-    component::serve_component("controllers", port, pages, &plane.gate, shutdown).await;
-    async move {
+    let (gate, stop) = (plane.gate.clone(), shutdown.clone());
+    actors.spawn(component::serve_component(
+        "controllers",
+        port,
+        pages,
+        gate,
+        stop,
+    ));
+    actors.spawn(async move {
         let _entered = running.enter();
         sampan_controllers::run_all(context).await;
-    }
+    });
 }
 
-async fn scheduler(plane: &ControlPlane, shutdown: &Shutdown) -> impl Future<Output = ()> + use<> {
+fn scheduler(plane: &ControlPlane, shutdown: &Shutdown, actors: &mut JoinSet<()>) {
     let running = Running::default();
     let pages = (
         running.health("scheduling"),
         Arc::new(|_: &mut String| {}) as Extra,
     );
+    let (gate, stop) = (plane.gate.clone(), shutdown.clone());
     let port = component::SCHEDULER_PORT;
-    component::serve_component("scheduler", port, pages, &plane.gate, shutdown).await;
+    actors.spawn(component::serve_component(
+        "scheduler",
+        port,
+        pages,
+        gate,
+        stop,
+    ));
     let client = plane.client(UserInfo::authenticated("system:kube-scheduler", &[]));
-    let shutdown = shutdown.clone();
-    async move {
+    let stop = shutdown.child();
+    actors.spawn(async move {
         let _entered = running.enter();
-        let run = move || {
-            let stop = shutdown.child();
-            let informers = Informers::new(client.clone(), stop.clone());
-            let settings = sampan_scheduler::Settings::default();
-            sampan_scheduler::run(client.clone(), informers, settings, stop)
-        };
-        run().await;
-    }
+        let informers = Informers::new(client.clone(), stop.clone());
+        let settings = sampan_scheduler::Settings::default();
+        sampan_scheduler::run(client, informers, settings, stop).await;
+    });
 }
 
 /// A file that lies outside the data directory is a change to the host.

@@ -286,7 +286,7 @@ case $* in
 "restart --no-block sampan")
     [ ! -f /run/fake.pid ] || kill "$(cat /run/fake.pid)"
     set -a; . /etc/sampan/sampan.env; set +a
-    setsid sh -c "exec $(sed -n 's/^ExecStart=//p' $unit)" >>/var/log/journal.txt 2>&1 </dev/null &
+    setsid sh -c "exec $(sed -n 's/%%/%/g; s/[$][$]/\\$/g; s/^ExecStart=//p' $unit)" >>/var/log/journal.txt 2>&1 </dev/null &
     echo $! >/run/fake.pid ;;
 "disable --now sampan") kill "$(cat /run/fake.pid)"; rm /run/fake.pid ;;
 esac
@@ -305,8 +305,8 @@ esac
 
 /// A control plane alone: what is tried here is the service.
 fn service_round(machine: &Machine, expected_start: &[&str], expected_end: &[&str]) -> usize {
-    let before = machine.picture();
     machine.calls();
+    let before = machine.picture();
     let odd = "--tls-san=a\"b $HOME %n 'c'";
     let data = format!("--data-dir={}", machine.data_dir);
     let said = run(&mut machine.install(&["server", "--disable-agent", &data, odd]));
@@ -470,5 +470,110 @@ fn the_scripts_are_posix_shell() {
         "tests/tools/need",
     ] {
         run(Command::new("dash").arg("-n").arg(root.join(script)));
+    }
+}
+
+#[test]
+fn check_names_the_command_that_lets_pods_through() {
+    let machine = Machine::new("check");
+    let sampan = env!("CARGO_BIN_EXE_sampan");
+    let check = || {
+        output(
+            machine
+                .command(sampan)
+                .args(["check", "--data-dir", &machine.data_dir]),
+        )
+    };
+    let clean = check();
+    assert!(
+        clean.status.success(),
+        "{}",
+        String::from_utf8_lossy(&clean.stdout)
+    );
+    machine.shell("nft add table ip filter; nft add chain ip filter FORWARD '{ type filter hook forward priority 0; policy drop; }'");
+    let told = check();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(!told.status.success());
+    for command in [
+        "iptables -I FORWARD -s 10.42.0.0/16 -j ACCEPT",
+        "iptables -I FORWARD -d 10.42.0.0/16 -j ACCEPT",
+    ] {
+        assert!(text.contains(command), "{text}");
+    }
+    let rules = machine.shell("nft list ruleset");
+    assert!(
+        !rules.contains("accept;"),
+        "others' rules are not changed: {rules}"
+    );
+    println!(
+        "check: a FORWARD chain that drops is named with 2 exact commands; {} lines",
+        text.lines().count()
+    );
+}
+
+#[test]
+fn installs_an_agent() {
+    let machine = Machine::new("agent");
+    let before = machine.picture();
+    // A server beside it, as another machine would run it.
+    let other = Scratch::new("srv");
+    let folder = other.path().display().to_string();
+    let server = machine
+        .command(env!("CARGO_BIN_EXE_sampan"))
+        .args(["server", "--disable-agent", "--advertise-address=10.97.0.1"])
+        .arg(format!("--data-dir={folder}/d"))
+        .arg(format!("--write-kubeconfig={folder}/kubeconfig"))
+        .stderr(std::fs::File::create(other.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let server = Ended(server);
+    let token = eventually("the server has a token", MINUTE, || {
+        std::fs::read_to_string(other.path().join("d/server/node-token"))
+            .map_err(|error| error.to_string())
+    });
+    let data = format!("--data-dir={}", machine.data_dir);
+    let url = "--server=https://10.97.0.1:6443";
+    let said = run(&mut machine.install(&[
+        "agent",
+        url,
+        &data,
+        "--token",
+        token.trim(),
+        "--node-name=i",
+    ]));
+    assert!(said.contains("the agent runs"), "{said}");
+    let nodes = run(&mut machine.kubectl(&format!("{folder}/kubeconfig"), "get nodes"));
+    assert!(
+        nodes
+            .lines()
+            .any(|line| line.starts_with("i ") && line.contains(" Ready ")),
+        "{nodes}"
+    );
+    // The token is not needed again, nor are the options.
+    let said = run(&mut machine.install(&[]));
+    assert!(
+        said.contains("options as before: agent --server=https://10.97.0.1:6443"),
+        "{said}"
+    );
+    let refused = output(&mut machine.install(&["server"]));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is installed as agent"));
+    run(&mut machine.sampan(&["uninstall", "--purge"]));
+    drop(server);
+    machine.shell("rm -rf /var/lib/.kube");
+    let left = difference(&before, &machine.picture());
+    assert!(left.is_empty(), "left after a purge: {left:#?}");
+    println!(
+        "install (agent): joined, upgraded without its token being given again, purged; {} facts as before",
+        before.len()
+    );
+}
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _waited = self.0.wait();
     }
 }

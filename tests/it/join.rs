@@ -498,6 +498,11 @@ fn certificates_are_renewed_while_everything_runs() {
 fn a_node_follows_its_address() {
     let scratch = Scratch::new("moves");
     let nodes = netns::pair();
+    for node in &nodes {
+        // Or an address takes all that came after it along.
+        let key = "net.ipv4.conf.all.promote_secondaries=1";
+        run(node.command("sysctl").args(["-qw", key]));
+    }
     let door = other_address(&nodes[0], 101);
     change_address(&nodes[0], "add", &door);
     let kubeconfig = format!(

@@ -51,6 +51,17 @@ impl Error {
     }
 }
 
+fn is_misread(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error as E;
+    matches!(
+        error,
+        E::FromSqlConversionFailure(..)
+            | E::InvalidColumnType(..)
+            | E::IntegralValueOutOfRange(..)
+            | E::Utf8Error(..)
+    )
+}
+
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         use rusqlite::ErrorCode as Code;
@@ -58,6 +69,11 @@ impl From<rusqlite::Error> for Error {
             Some(Code::DiskFull) => Self::NoSpace,
             Some(Code::ReadOnly) => Self::ReadOnly,
             Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Corrupt {
+                path: String::new(),
+                what: error.to_string(),
+            },
+            // What was read is not what can have been written.
+            None if is_misread(&error) => Self::Corrupt {
                 path: String::new(),
                 what: error.to_string(),
             },

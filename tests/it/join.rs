@@ -411,7 +411,10 @@ fn an_agent_starts_without_the_server_and_finds_it_elsewhere() {
         });
     }
     let log = std::fs::read_to_string(&agent.log).unwrap();
-    assert!(log.contains("as they were last seen"), "{log}");
+    assert!(
+        log.contains("the node starts with what it said last"),
+        "{log}"
+    );
 
     // It comes back, and the address by which the agent joined is gone.
     change_address(&nodes[0], "del", &door);

@@ -51,7 +51,12 @@ async fn begin(plane: &ControlPlane) -> Rest {
 /// Takes every byte that is left.
 fn fill(folder: &Path) -> PathBuf {
     let path = folder.join("filler");
-    let file = std::fs::File::create(&path).unwrap();
+    fill_into(&path);
+    path
+}
+
+fn fill_into(path: &Path) {
+    let file = std::fs::File::create(path).unwrap();
     let mut written = 0_u64;
     for size in [1 << 20, 4096] {
         let piece = vec![0x5a; size];
@@ -59,7 +64,6 @@ fn fill(folder: &Path) -> PathBuf {
             written += size as u64;
         }
     }
-    path
 }
 
 /// A refusal that says what is wrong and what to do.
@@ -178,8 +182,7 @@ fn left_of(start: &sampan_client::List, counts: &Counts, more: usize) -> usize {
 
 /// What the restart has given back is taken, too.
 fn fill_again(filler: &Path) {
-    let second = filler.with_file_name("filler2");
-    std::fs::rename(fill(filler.parent().unwrap()), &second).ok();
+    fill_into(&filler.with_file_name("filler2"));
 }
 
 #[test]

@@ -54,6 +54,14 @@ pub fn pair() -> [Namespace; 2] {
     for name in &nodes {
         ip(&["netns", "add", name]);
         ip(&["-n", name, "link", "set", "lo", "up"]);
+        // A namespace begins with what the machine has; a fresh machine forwards nothing.
+        run(Command::new("nsenter").args([
+            &format!("--net=/run/netns/{name}"),
+            "--",
+            "sh",
+            "-c",
+            "echo 0 > /proc/sys/net/ipv4/ip_forward",
+        ]));
     }
     ip(&[
         "-n", &nodes[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",

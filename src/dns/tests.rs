@@ -88,7 +88,7 @@ impl World {
     }
 
     async fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
-        for _ in 0..500 {
+        for _ in 0..3000 {
             if condition(self) {
                 return;
             }

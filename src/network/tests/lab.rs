@@ -36,19 +36,25 @@ pub(crate) struct Pod {
     pub(crate) namespace: Namespace,
     pub(crate) name: String,
     path: PathBuf,
+    _handle: std::os::fd::OwnedFd,
 }
 
 impl Pod {
-    /// The path goes through our own descriptor, so it dies with this value.
+    /// The path goes through our own descriptor, so it dies with this value. Its number is not used again: tests
+    /// run side by side, and the namespace of another one must not appear in its place.
     pub(crate) fn new(name: &str) -> Self {
         use std::os::fd::{AsFd, AsRawFd};
         let namespace = Namespace::create().expect("this test needs root");
-        let fd = namespace.as_fd().as_raw_fd();
+        static NEXT: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(500);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let handle = rustix::io::fcntl_dupfd_cloexec(namespace.as_fd(), number).unwrap();
+        let fd = handle.as_raw_fd();
         let path = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
         Self {
             namespace,
             name: name.to_owned(),
             path,
+            _handle: handle,
         }
     }
 }

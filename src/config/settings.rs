@@ -120,11 +120,6 @@ impl Settings {
     pub fn apiserver_arg(&self, name: &str) -> Option<&str> {
         last_value(&self.kube_apiserver_args, name)
     }
-
-    /// The last value given for an argument of the kubelet.
-    pub fn kubelet_arg(&self, name: &str) -> Option<&str> {
-        last_value(&self.kubelet_args, name)
-    }
 }
 
 fn last_value<'a>(arguments: &'a [(String, String)], name: &str) -> Option<&'a str> {

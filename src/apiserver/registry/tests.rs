@@ -878,34 +878,100 @@ async fn every_row_can_be_listed_and_watched() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+/// A clock that stands: it passes only by `advance`, however long the store's thread takes.
+struct Clock {
+    /// A clock does not go on by itself while a blocking task runs; this one runs until the sender is dropped.
+    _held: std::sync::mpsc::Sender<()>,
+}
+
+impl Clock {
+    fn stop() -> Self {
+        let (held, ended) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || ended.recv());
+        tokio::time::pause();
+        Self { _held: held }
+    }
+
+    /// Lets everybody see what has happened, then lets the time pass.
+    async fn advance(&self, seconds: u64) {
+        settle().await;
+        tokio::time::advance(std::time::Duration::from_secs(seconds)).await;
+        settle().await;
+    }
+}
+
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Events that live for an hour, by a clock that stands.
+struct Hour {
+    bed: Bed,
+    clock: Clock,
+    shutdown: sampan_util::shutdown::Shutdown,
+}
+
+impl Hour {
+    fn start() -> Self {
+        let bed = bed();
+        let clock = Clock::stop();
+        let shutdown = sampan_util::shutdown::Shutdown::new();
+        let core = bed.server.core().clone();
+        let def = core.row("", "events").unwrap();
+        let hour = std::time::Duration::from_secs(3_600);
+        tokio::spawn(super::expiry::run(core, def, hour, shutdown.clone()));
+        Self {
+            bed,
+            clock,
+            shutdown,
+        }
+    }
+
+    async fn event(&self, name: &str) {
+        let event = json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}});
+        self.bed
+            .create("v1/events", "default", event)
+            .await
+            .unwrap();
+    }
+
+    async fn is_there(&self, name: &str) -> bool {
+        self.bed.get("v1/events", "default", name).await.is_ok()
+    }
+
+    /// What is due goes within `seconds` of the clock, and as long as the store's thread needs.
+    async fn goes(&self, name: &str, seconds: u64) {
+        self.clock.advance(seconds).await;
+        let begun = std::time::Instant::now();
+        while self.is_there(name).await {
+            assert!(begun.elapsed().as_secs() < 60, "{name} outlives its hour");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            settle().await;
+        }
+    }
+}
+
+impl Drop for Hour {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+    }
+}
+
+#[tokio::test]
 async fn events_expire() {
-    use sampan_util::shutdown::Shutdown;
-    use std::time::Duration;
-    let bed = bed();
-    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
-    bed.create("v1/events", "default", event).await.unwrap();
-    let core = bed.server.core().clone();
-    let def = core.row("", "events").unwrap();
-    let shutdown = Shutdown::new();
-    let hour = Duration::from_secs(3_600);
-    tokio::spawn(super::expiry::run(core, def, hour, shutdown.clone()));
-    tokio::time::sleep(Duration::from_secs(3_500)).await;
-    assert!(bed.get("v1/events", "default", "e").await.is_ok());
-    bed.patch("v1/events", "default", "e", json!({"count": 2}))
+    let hour = Hour::start();
+    hour.event("e").await;
+    hour.clock.advance(3_500).await;
+    assert!(hour.is_there("e").await);
+    hour.bed
+        .patch("v1/events", "default", "e", json!({"count": 2}))
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(3_500)).await;
-    assert!(
-        bed.get("v1/events", "default", "e").await.is_ok(),
-        "a write starts the time anew"
-    );
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    // The deletion itself takes real time in the writer's thread.
-    while bed.get("v1/events", "default", "e").await.is_ok() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    shutdown.trigger();
+    hour.clock.advance(3_500).await;
+    assert!(hour.is_there("e").await, "a write starts the time anew");
+    hour.goes("e", 200).await;
 }
 
 #[tokio::test]
@@ -1056,35 +1122,14 @@ async fn open_lists_hold_few_bytes() {
     assert!((4..=9).contains(&held), "{held} states of a megabyte each");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn an_event_does_not_wait_for_an_older_one_to_expire() {
-    use sampan_util::shutdown::Shutdown;
-    use std::time::Duration;
-    let bed = bed();
-    let core = bed.server.core().clone();
-    let shutdown = Shutdown::new();
-    let hour = Duration::from_secs(3_600);
-    let def = core.row("", "events").unwrap();
-    tokio::spawn(super::expiry::run(core, def, hour, shutdown.clone()));
-    let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}});
-    bed.create("v1/events", "default", event("a"))
-        .await
-        .unwrap();
-    tokio::time::sleep(Duration::from_secs(3_000)).await;
-    bed.create("v1/events", "default", event("b"))
-        .await
-        .unwrap();
-    tokio::time::sleep(Duration::from_secs(3_590)).await;
-    assert!(bed.get("v1/events", "default", "b").await.is_ok());
-    tokio::time::sleep(Duration::from_secs(1_000)).await;
-    // It is due. The store's thread lives in real time, which the clock of this test would outrun.
-    tokio::time::resume();
-    let gone = async {
-        while bed.get("v1/events", "default", "b").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let gone = tokio::time::timeout(Duration::from_secs(60), gone).await;
-    assert!(gone.is_ok(), "the event outlives its hour");
-    shutdown.trigger();
+    let hour = Hour::start();
+    hour.event("a").await;
+    hour.clock.advance(3_000).await;
+    hour.event("b").await;
+    hour.goes("a", 700).await;
+    hour.clock.advance(2_800).await;
+    assert!(hour.is_there("b").await);
+    hour.goes("b", 200).await;
 }

@@ -5,7 +5,7 @@
 //! does not know from the server. It also ends foreground deletion (an owner goes after those
 //! dependents that block it) and orphaning (dependents are let go before their owner). The set of
 //! resources changes at run time, objects are untyped: hence no
-//! [`Controller`](crate::runtime::Controller), but its own functions on the same queue.
+//! [`Controller`](crate::runtime::Controller), but its own functions on the same queue (decision record 51).
 
 mod collector;
 mod graph;
@@ -62,6 +62,30 @@ impl Shared {
                 self.queue.add(uid);
             }
         }
+    }
+}
+
+/// Who wants to know that objects of a namespace are gone; with `None` any may be. The garbage collector sees every
+/// object go, so nobody else has to follow everything.
+#[derive(Clone, Default)]
+pub struct Departures(Arc<Mutex<Vec<Listener>>>);
+
+type Listener = Box<dyn Fn(Option<&str>) + Send + Sync>;
+
+impl Departures {
+    /// The listener may only enqueue.
+    pub(crate) fn on_departure(&self, listener: impl Fn(Option<&str>) + Send + Sync + 'static) {
+        self.listeners().push(Box::new(listener));
+    }
+
+    fn tell(&self, namespace: Option<&str>) {
+        for listener in self.listeners().iter() {
+            listener(namespace);
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,6 +188,7 @@ fn follow(row: &Arc<ResourceDef>, context: &Context, shared: &Arc<Shared>) -> Fo
                 kind: row.kind.to_string(),
             }),
             shared: Arc::clone(shared),
+            departures: context.departures.clone(),
             synced,
             defines_rows,
         }),
@@ -179,6 +204,7 @@ fn follow(row: &Arc<ResourceDef>, context: &Context, shared: &Arc<Shared>) -> Fo
 struct RowSink {
     row: Arc<Row>,
     shared: Arc<Shared>,
+    departures: Departures,
     synced: watch::Sender<bool>,
     /// The resource's objects are custom resources' definitions.
     defines_rows: bool,
@@ -209,6 +235,8 @@ impl Sink for RowSink {
         let doubtful = self.shared.graph().replace(&self.row, metas.collect());
         self.changed(doubtful);
         self.synced.send_replace(true);
+        // A list does not say what went before it.
+        self.departures.tell(None);
     }
 
     fn apply(&self, object: Bytes) {
@@ -222,6 +250,9 @@ impl Sink for RowSink {
         if let Some(meta) = self.read(&object) {
             let doubtful = self.shared.graph().delete(&meta.uid);
             self.changed(doubtful);
+            if !meta.namespace.is_empty() {
+                self.departures.tell(Some(&meta.namespace));
+            }
         }
     }
 }

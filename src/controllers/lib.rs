@@ -139,7 +139,7 @@ impl Settings {
             cluster_cidrs,
             node_mask_v4: 24,
             node_mask_v6: 64,
-            node_grace_period: Duration::from_secs(40),
+            node_grace_period: Duration::from_secs(50),
         }
     }
 }
@@ -159,6 +159,7 @@ pub async fn run(
         settings,
         shutdown,
         metrics: Metrics::default(),
+        departures: garbage::Departures::default(),
     });
     run_all(context).await;
 }

@@ -4,7 +4,7 @@
 //! collection, pods before all else; what remains is written into the Namespace's conditions, and
 //! when nothing remains the `kubernetes` finalizer is taken away. It reads the server, not caches:
 //! a namespace must not be finalized over an object that a cache has not seen. Hence no
-//! [`Controller`](crate::runtime::Controller), but its own function on the same queue.
+//! [`Controller`](crate::runtime::Controller), but its own function on the same queue (decision record 51).
 
 mod conditions;
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use sampan_api::{Meta, Registry, ResourceDef, Target, Verb};
 use sampan_client::client::target_of;
 use sampan_client::{
@@ -25,8 +25,6 @@ use crate::{json, owner};
 
 pub const NAME: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
-/// Namespaces are looked at again after this if what remains gives no sign of life.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 struct Deleter {
     client: Client,
@@ -83,7 +81,7 @@ pub async fn run(context: Arc<Context>) {
             waiting.add(ObjectKey::of(&new.metadata));
         }
     });
-    wake_on_last_pods(&context, &namespaces, &queue);
+    wake_on_departures(&context, &namespaces, &queue);
     namespaces.synced().await;
     let deleter = Arc::new(Deleter {
         client: (context.client_of)(NAME),
@@ -97,17 +95,18 @@ pub async fn run(context: Arc<Context>) {
     .await;
 }
 
-/// A pod that ends in a namespace being deleted lets the deletion go on.
-fn wake_on_last_pods(context: &Context, namespaces: &Lister<Namespace>, queue: &Queue<ObjectKey>) {
+/// Whatever goes in a namespace being deleted lets the deletion go on.
+fn wake_on_departures(context: &Context, namespaces: &Lister<Namespace>, queue: &Queue<ObjectKey>) {
     let (namespaces, queue) = (namespaces.clone(), queue.clone());
-    context.informers.lister::<Pod>().on_change(move |change| {
-        let Change::Deleted(pod) = change else { return };
-        let name = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let deleting = namespaces
-            .get(None, name)
-            .is_some_and(|namespace| owner::is_deleting(&namespace.metadata));
-        if deleting {
-            queue.add(ObjectKey::cluster(name));
+    context.departures.on_departure(move |name| {
+        let concerned = match name {
+            Some(name) => namespaces.get(None, name).into_iter().collect(),
+            None => namespaces.list(None),
+        };
+        for namespace in concerned {
+            if owner::is_deleting(&namespace.metadata) {
+                queue.add(ObjectKey::of(&namespace.metadata));
+            }
         }
     });
 }
@@ -127,10 +126,10 @@ impl Deleter {
             return Ok(None);
         }
         tracing::debug!(?remains, "a namespace is not empty yet");
-        let only_failures = remains.counts.is_empty();
+        // What is left wakes this up when it goes; only failures have to be tried again.
         match remains.failures.into_iter().next() {
-            Some(failure) if only_failures => Err(Error::Malformed(failure)),
-            _ => Ok(Some(LOOK_AGAIN)),
+            Some(failure) => Err(Error::Malformed(failure)),
+            None => Ok(None),
         }
     }
 

@@ -27,6 +27,7 @@ pub use plan::{Action, Alive, EventNote, Form, Maker, Plan, Step};
 pub use watches::Watches;
 
 use crate::Settings;
+use crate::garbage::Departures;
 use execute::Executor;
 use metrics::Metrics;
 
@@ -42,6 +43,8 @@ pub struct Context {
     pub settings: Settings,
     pub shutdown: Shutdown,
     pub metrics: Metrics,
+    /// Tells of objects that are gone.
+    pub departures: Departures,
 }
 
 impl Context {

@@ -114,6 +114,7 @@ fn controllers(
         settings: own,
         shutdown: shutdown.clone(),
         metrics: Metrics::default(),
+        departures: sampan_controllers::garbage::Departures::default(),
     });
     let running = Running::default();
     let counted = Arc::clone(&context);

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod abuse;
+mod churn;
+mod clients;
 mod crash;
 mod faults;
 mod fuzz;
@@ -15,3 +17,4 @@ mod rolling;
 mod rows;
 mod support;
 mod two_nodes;
+mod workloads;

@@ -31,6 +31,7 @@ impl Cluster {
             settings: Settings::new(Arc::new(Registry::builtin()), String::new(), Vec::new()),
             shutdown: shutdown.clone(),
             metrics: Metrics::default(),
+            departures: Departures::default(),
         });
         tokio::spawn(run(context));
         Self {

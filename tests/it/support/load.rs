@@ -101,7 +101,7 @@ impl Load {
 }
 
 /// Moves this thread into a network namespace.
-fn enter(path: &Path) {
+pub fn enter(path: &Path) {
     let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }

@@ -1,4 +1,6 @@
 //! `/healthz`, `/livez` and `/readyz`: named checks, each as a path of its own and all in a list.
+//!
+//! [`Health::tell`] adds lines to `/readyz?verbose` that count for nothing: how other parts of the process are doing.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,9 +20,18 @@ pub enum Scope {
     LiveAndReady,
 }
 
+/// Names and states of what is told but does not count. Unlike a check's, the reason is told.
+pub type Told = Arc<dyn Fn() -> Vec<(String, Result<(), String>)> + Send + Sync>;
+
 /// All checks of the process; cheap to clone.
 #[derive(Clone, Default)]
-pub struct Health(Arc<RwLock<Vec<Entry>>>);
+pub struct Health(Arc<RwLock<Checks>>);
+
+#[derive(Default)]
+struct Checks {
+    entries: Vec<Entry>,
+    told: Vec<Told>,
+}
 
 #[derive(Clone)]
 struct Entry {
@@ -41,11 +52,18 @@ impl Health {
         self.0
             .write()
             .unwrap_or_else(PoisonError::into_inner)
+            .entries
             .push(Entry {
                 name: name.to_owned(),
                 scope,
                 check,
             });
+    }
+
+    /// Shows this in `/readyz?verbose`, and each name as a path below `/readyz`, whatever it says.
+    pub fn tell(&self, told: Told) {
+        let mut checks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        checks.told.push(told);
     }
 
     /// Whether all readiness checks pass.
@@ -59,10 +77,19 @@ impl Health {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)
+            .entries
             .iter()
             .filter(|entry| endpoint == "readyz" || entry.scope == Scope::LiveAndReady)
             .cloned()
             .collect()
+    }
+
+    fn told(&self, endpoint: &str) -> Vec<(String, Result<(), String>)> {
+        if endpoint != "readyz" {
+            return Vec::new();
+        }
+        let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        checks.told.iter().flat_map(|source| source()).collect()
     }
 
     /// Answers `/ENDPOINT` and `/ENDPOINT/CHECK`; `None` if there is no such path.
@@ -76,18 +103,19 @@ impl Health {
             return None;
         }
         let entries = self.entries(endpoint);
-        match check {
-            None => Some(list(endpoint, &entries, query)),
-            Some(name) => entries
-                .iter()
-                .find(|entry| entry.name == name)
-                .map(|entry| single(entry)),
-        }
+        let told = self.told(endpoint);
+        let Some(name) = check else {
+            return Some(list(endpoint, &entries, &told, query));
+        };
+        let checked = entries.iter().find(|entry| entry.name == name);
+        let told = told.into_iter().find(|(told, _)| told == name);
+        let state = checked.map(|entry| (entry.check)());
+        state.or(told.map(|(_, state)| state)).map(single)
     }
 }
 
-fn single(entry: &Entry) -> Response<Body> {
-    match (entry.check)() {
+fn single(state: Result<(), String>) -> Response<Body> {
+    match state {
         Ok(()) => text_response(StatusCode::OK, "ok"),
         Err(why) => text_response(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -96,7 +124,12 @@ fn single(entry: &Entry) -> Response<Body> {
     }
 }
 
-fn list(endpoint: &str, entries: &[Entry], query: &Query) -> Response<Body> {
+fn list(
+    endpoint: &str,
+    entries: &[Entry],
+    told: &[(String, Result<(), String>)],
+    query: &Query,
+) -> Response<Body> {
     let excluded: Vec<&str> = query.all("exclude").collect();
     let mut text = String::new();
     let mut failed = false;
@@ -113,6 +146,12 @@ fn list(endpoint: &str, entries: &[Entry], query: &Query) -> Response<Body> {
                 failed = true;
                 text.push_str(&format!("[-]{name} failed: reason withheld\n"));
             }
+        }
+    }
+    for (name, state) in told {
+        match state {
+            Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
         }
     }
     if failed {
@@ -177,5 +216,29 @@ mod tests {
             )
         );
         assert!(!health.is_ready());
+    }
+
+    #[tokio::test]
+    async fn what_is_told_does_not_count() {
+        let health = Health::new();
+        let parts = || {
+            let down = Err("it panicked".to_owned());
+            vec![("part/a".to_owned(), Ok(())), ("part/b".to_owned(), down)]
+        };
+        health.tell(Arc::new(parts));
+        let text = |code: u16, text: &str| Some((code, text.to_owned()));
+        assert_eq!(ask(&health, "/readyz", "").await, text(200, "ok"));
+        assert_eq!(
+            ask(&health, "/readyz", "verbose").await,
+            text(
+                200,
+                "[+]ping ok\n[+]part/a ok\n[-]part/b failed: it panicked\nreadyz check passed\n"
+            )
+        );
+        assert_eq!(ask(&health, "/readyz/part/a", "").await, text(200, "ok"));
+        let down = ask(&health, "/readyz/part/b", "").await;
+        assert_eq!(down, text(500, "internal server error: it panicked\n"));
+        assert_eq!(ask(&health, "/livez/part/b", "").await, None);
+        assert!(health.is_ready());
     }
 }

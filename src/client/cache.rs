@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use bytes::Bytes;
+use sampan_util::Shutdown;
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -124,7 +125,13 @@ pub(crate) struct Progress {
     pub(crate) changes: u64,
 }
 
-pub(crate) type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+/// What is told of changes until its scope is shut down.
+pub(crate) struct Handler<K> {
+    scope: Shutdown,
+    call: Call<K>,
+}
+
+type Call<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 pub(crate) struct Cache<K> {
     contents: RwLock<Contents<K>>,
@@ -213,14 +220,21 @@ impl<K: Resource> Cache<K> {
             .collect()
     }
 
-    /// Registers a handler after telling it about everything that is here already.
-    pub(crate) fn add_handler(&self, handler: Handler<K>) {
+    /// Those that still want to be told.
+    fn handlers(&self) -> MutexGuard<'_, Vec<Handler<K>>> {
         let mut handlers = lock(&self.handlers);
+        handlers.retain(|handler| !handler.scope.is_triggered());
+        handlers
+    }
+
+    /// Registers a handler after telling it about everything that is here already.
+    pub(crate) fn add_handler(&self, scope: Shutdown, call: Call<K>) {
+        let mut handlers = self.handlers();
         let existing = self.entries(None);
         for new in existing.iter().filter_map(|entry| entry.decode()) {
-            handler(&Change::Applied { old: None, new });
+            call(&Change::Applied { old: None, new });
         }
-        handlers.push(handler);
+        handlers.push(Handler { scope, call });
     }
 
     fn put(&self, object: Bytes, meta: Meta, handlers: &[Handler<K>]) {
@@ -295,7 +309,7 @@ impl<K: Resource> Sink for Cache<K> {
         match Meta::parse(&object) {
             Ok(meta) => {
                 let revision = parse_revision(&meta.resource_version);
-                self.put(object, meta, &lock(&self.handlers));
+                self.put(object, meta, &self.handlers());
                 self.advance(revision, None);
             }
             Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a watched object"),
@@ -306,7 +320,7 @@ impl<K: Resource> Sink for Cache<K> {
         match Meta::parse(&object) {
             Ok(meta) => {
                 let revision = parse_revision(&meta.resource_version);
-                self.remove(&meta.key, Some(object), &lock(&self.handlers));
+                self.remove(&meta.key, Some(object), &self.handlers());
                 self.advance(revision, None);
             }
             Err(error) => tracing::error!(kind = K::KIND, %error, "cannot read a deleted object"),
@@ -319,7 +333,7 @@ impl<K: Resource> Sink for Cache<K> {
 
     /// The cache becomes what a list showed; only differences are told.
     fn replace(&self, items: Vec<Bytes>, resource_version: &str) {
-        let handlers = lock(&self.handlers);
+        let handlers = self.handlers();
         let mut gone: BTreeSet<ObjectKey> = self.contents().objects.keys().cloned().collect();
         for object in items {
             match Meta::parse(&object) {
@@ -342,6 +356,6 @@ impl<K: Resource> Sink for Cache<K> {
 
 fn tell<K>(handlers: &[Handler<K>], change: &Change<K>) {
     for handler in handlers {
-        handler(change);
+        (handler.call)(change);
     }
 }

@@ -61,6 +61,8 @@ struct Registered {
 pub struct Informers {
     client: Client,
     shutdown: Shutdown,
+    /// When what was asked for here is no longer wanted.
+    scope: Shutdown,
     registered: Arc<Mutex<HashMap<InformerKey, Registered>>>,
 }
 
@@ -68,8 +70,18 @@ impl Informers {
     pub fn new(client: Client, shutdown: Shutdown) -> Self {
         Self {
             client,
+            scope: shutdown.clone(),
             shutdown,
             registered: Arc::default(),
+        }
+    }
+
+    /// The same informers for a user who may end before they do: when `scope` is shut down, handlers that were added
+    /// through it are called no more and its waits return.
+    pub fn scoped(&self, scope: Shutdown) -> Self {
+        Self {
+            scope,
+            ..self.clone()
         }
     }
 
@@ -98,7 +110,10 @@ impl Informers {
         }
         let cache = Arc::new(Cache::<K>::new());
         let lister = self.view(Arc::clone(&cache));
-        let waiting = lister.clone();
+        let waiting = Lister {
+            cache: Arc::clone(&cache),
+            scope: self.shutdown.clone(),
+        };
         registered.insert(
             key,
             Registered {
@@ -117,7 +132,7 @@ impl Informers {
     fn view<K>(&self, cache: Arc<Cache<K>>) -> Lister<K> {
         Lister {
             cache,
-            shutdown: self.shutdown.clone(),
+            scope: self.scope.clone(),
         }
     }
 
@@ -156,7 +171,10 @@ impl Informers {
             .map(|known| (known.synced)())
             .collect();
         for wait in waits {
-            wait.await;
+            tokio::select! {
+                () = wait => {}
+                () = self.scope.wait() => return,
+            }
         }
     }
 }
@@ -164,14 +182,14 @@ impl Informers {
 /// A view on an informer's cache. Objects are shared: never expect to change one.
 pub struct Lister<K> {
     cache: Arc<Cache<K>>,
-    shutdown: Shutdown,
+    scope: Shutdown,
 }
 
 impl<K> Clone for Lister<K> {
     fn clone(&self) -> Self {
         Self {
             cache: Arc::clone(&self.cache),
-            shutdown: self.shutdown.clone(),
+            scope: self.scope.clone(),
         }
     }
 }
@@ -257,14 +275,15 @@ impl<K: Resource> Lister<K> {
         tokio::select! {
             // The sender lives in the cache that `self` holds: this cannot fail.
             _ = progress.wait_for(|progress| condition(progress)) => {}
-            () = self.shutdown.wait() => {}
+            () = self.scope.wait() => {}
         }
     }
 
     /// Calls the handler for every object that is here, then for each change. It runs inline with
     /// the watch: it may read listers and enqueue, nothing else.
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        self.cache.add_handler(Box::new(handler));
+        self.cache
+            .add_handler(self.scope.clone(), Box::new(handler));
     }
 }
 

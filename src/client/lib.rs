@@ -19,6 +19,6 @@ pub use client::{Client, DeleteOptions, ListParams, Patch, Preconditions, Propag
 pub use https::{Credentials, HttpsTransport};
 pub use informer::{Change, Informers, Lister};
 pub use key::ObjectKey;
-pub use queue::Queue;
+pub use queue::{Figures, Queue};
 pub use recorder::Recorder;
 pub use transport::{Body, Error, EventKind, List, Request, Transport, WatchEvent, WatchStream};

@@ -25,8 +25,25 @@ struct Inner<T> {
     backoff: Backoff,
 }
 
+/// What a queue has done so far, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    /// Keys that began to wait.
+    pub adds: u64,
+    /// Keys that came back after a failure.
+    pub retries: u64,
+    /// How long keys waited until they were handed out: sum and number.
+    pub waited: Duration,
+    pub handed_out: u64,
+    /// Keys that wait now.
+    pub depth: usize,
+}
+
 struct State<T> {
     ready: VecDeque<T>,
+    /// Since when each key in `ready` waits.
+    since: VecDeque<Instant>,
+    figures: Figures,
     /// Keys that wait to be handed out, in `ready` or behind `processing`.
     dirty: HashSet<T>,
     processing: HashSet<T>,
@@ -55,6 +72,8 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
+                since: VecDeque::new(),
+                figures: Figures::default(),
                 dirty: HashSet::new(),
                 processing: HashSet::new(),
                 delayed: BTreeMap::new(),
@@ -92,6 +111,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
     pub fn add_rate_limited(&self, key: T) -> Duration {
         let failures = {
             let mut state = self.state();
+            state.figures.retries += 1;
             let failures = state.failures.entry(key.clone()).or_insert(0);
             *failures += 1;
             *failures
@@ -108,6 +128,14 @@ impl<T: Clone + Eq + Hash> Queue<T> {
 
     pub fn failures(&self, key: &T) -> u32 {
         self.state().failures.get(key).copied().unwrap_or(0)
+    }
+
+    pub fn figures(&self) -> Figures {
+        let state = self.state();
+        Figures {
+            depth: state.ready.len(),
+            ..state.figures
+        }
     }
 
     /// How many keys wait to be handed out now.
@@ -170,10 +198,14 @@ impl<T: Clone + Eq + Hash> State<T> {
         if let Some(at) = self.due.remove(&key) {
             self.delayed.remove(&at);
         }
-        if !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+        if !self.dirty.insert(key.clone()) {
             return false;
         }
-        self.ready.push_back(key);
+        self.figures.adds += 1;
+        if self.processing.contains(&key) {
+            return false;
+        }
+        self.push(key);
         true
     }
 
@@ -205,8 +237,17 @@ impl<T: Clone + Eq + Hash> State<T> {
         }
     }
 
+    fn push(&mut self, key: T) {
+        self.ready.push_back(key);
+        self.since.push_back(Instant::now());
+    }
+
     fn take(&mut self) -> Option<T> {
         let key = self.ready.pop_front()?;
+        if let Some(since) = self.since.pop_front() {
+            self.figures.waited += since.elapsed();
+            self.figures.handed_out += 1;
+        }
         self.dirty.remove(&key);
         self.processing.insert(key.clone());
         Some(key)
@@ -215,7 +256,7 @@ impl<T: Clone + Eq + Hash> State<T> {
     fn finish(&mut self, key: &T) -> bool {
         self.processing.remove(key);
         if self.dirty.contains(key) {
-            self.ready.push_back(key.clone());
+            self.push(key.clone());
             return true;
         }
         false

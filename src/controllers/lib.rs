@@ -109,6 +109,8 @@ pub const CONTROLLERS: &[Entry] = &[
 /// What controllers need to know about the cluster.
 #[derive(Clone)]
 pub struct Settings {
+    /// Where the figures of all controllers go.
+    pub metrics: Metrics,
     /// Names of controllers that are not to run.
     pub disabled: Vec<String>,
     /// The API server's rows; those of custom resources come and go in it.
@@ -131,6 +133,7 @@ pub struct Settings {
 impl Settings {
     pub fn new(registry: Arc<Registry>, root_ca_pem: String, cluster_cidrs: Vec<IpNet>) -> Self {
         Self {
+            metrics: Metrics::default(),
             disabled: Vec::new(),
             authorities: None,
             clock: Clock::system(),
@@ -158,14 +161,8 @@ pub async fn run(
         client_of: Arc::new(client_of),
         settings,
         shutdown,
-        metrics: Metrics::default(),
         departures: garbage::Departures::default(),
     });
-    run_all(context).await;
-}
-
-/// Like [`run`], with a context made by the caller (who wants its metrics).
-pub async fn run_all(context: Arc<Context>) {
     let running = CONTROLLERS
         .iter()
         .filter(|entry| {

@@ -29,7 +29,6 @@ pub use watches::Watches;
 use crate::Settings;
 use crate::garbage::Departures;
 use execute::Executor;
-use metrics::Metrics;
 
 /// Makes the client of one controller's identity from its name.
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
@@ -42,7 +41,6 @@ pub struct Context {
     pub informers: Informers,
     pub settings: Settings,
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
     /// Tells of objects that are gone.
     pub departures: Departures,
 }
@@ -158,6 +156,11 @@ pub(crate) async fn work<T, H, F>(
     H: Fn(T) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Option<Duration>, Error>> + Send + 'static,
 {
+    let figures = queue.clone();
+    context
+        .settings
+        .metrics
+        .follow(name, move || figures.figures());
     let workers = (0..workers).map(|_| {
         let (queue, handle, context) = (queue.clone(), handle.clone(), Arc::clone(context));
         task::spawn(name, async move {
@@ -185,6 +188,7 @@ async fn work_on<T: Clone + Eq + Hash>(
     context: &Context,
 ) {
     let started = Instant::now();
+    context.settings.metrics.begun(name, started);
     let result = match AssertUnwindSafe(attempt).catch_unwind().await {
         Ok(Ok(requeue_after)) => {
             queue.forget(key);
@@ -208,6 +212,5 @@ async fn work_on<T: Clone + Eq + Hash>(
             "panic"
         }
     };
-    context.metrics.reconciled(name, result, started.elapsed());
-    context.metrics.depth(name, queue.len());
+    context.settings.metrics.reconciled(name, result, started);
 }

@@ -1,7 +1,9 @@
 //! A node: runtime, kubelet, pod network, service proxy and DNS, in this order of need.
 //!
 //! The same parts serve a node that joined a server elsewhere and the node of a server; they differ only in the
-//! transports by which they reach the API.
+//! transports by which they reach the API. Each part that fails is started again alone (decision record 50).
+
+mod kubelet;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,26 +27,22 @@ use sampan_dns::forward::Upstreams;
 use sampan_host::{Change, Journal};
 use sampan_kubelet::cgroup::Cgroups;
 use sampan_kubelet::inotify::FileWatcher;
-use sampan_kubelet::machine::MachineInfo;
 use sampan_kubelet::runtime::images::{ImageFolder, Imported};
 use sampan_kubelet::runtime::supervisor::{self, RuntimeHandle, RuntimeSettings};
-use sampan_kubelet::server::{self, Access, ServerState};
-use sampan_kubelet::{Kubelet, Parts};
-use sampan_net::{CertificateChecker, ServerIdentity};
+use sampan_net::ServerIdentity;
 use sampan_network::Network;
 use sampan_pki::authority::LeafSpec;
 use sampan_pki::server::ServerPki;
 use sampan_pki::{CertificateInfo, Identity};
-use sampan_util::Shutdown;
-use tokio::net::TcpListener;
+use sampan_util::{Parts, Shutdown};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::addresses::Addresses;
-use crate::component::{self, Running};
+use crate::component;
 use crate::controlplane::ControlPlane;
 use crate::node::NodeIdentity;
-use crate::notify;
+use crate::{notify, parts};
 
 const DNS_PORT: u16 = 53;
 /// How long a node's parts may take to end when its address has changed.
@@ -131,6 +129,8 @@ fn ensure_leaf(
 
 /// A node that joins a server elsewhere.
 pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let parts = Parts::default();
+    parts::follow(&parts, &settings.data_dir, &shutdown)?;
     let node = NodeIdentity::of(&settings)?;
     let newcomer = Newcomer {
         server: settings
@@ -152,6 +152,7 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
         () = shutdown.wait() => return Ok(()),
     };
     tracing::info!(server = %joined.newcomer.server, node = %node.name, "joined");
+    parts::record_failures(&parts, kubelet.clone(), Some(&node.name));
     let membership = Membership {
         kubelet,
         proxy: Client::new(Arc::new(joined.proxy.clone())),
@@ -161,7 +162,7 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     };
     notify::notify("READY=1");
     let journal = open_journal(&settings)?;
-    run_node(&settings, node, membership, journal, shutdown).await
+    run_node(&settings, node, membership, (journal, parts), shutdown).await
 }
 
 /// The node of a server, in the same process.
@@ -170,6 +171,7 @@ pub(crate) async fn run_beside(
     plane: &ControlPlane,
     node: NodeIdentity,
     journal: Journal,
+    parts: Parts,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let user = UserInfo::authenticated(format!("system:node:{}", node.name), &["system:nodes"]);
@@ -180,8 +182,11 @@ pub(crate) async fn run_beside(
         cluster: crate::controlplane::cluster_info(settings, &plane.pki),
         place: Place::Here(plane),
     };
-    run_node(settings, node, membership, journal, shutdown).await
+    run_node(settings, node, membership, (journal, parts), shutdown).await
 }
+
+/// The parts of a node, until one of them cannot even start.
+type Running = JoinSet<anyhow::Result<()>>;
 
 /// What all parts of a node share.
 struct Node<'a> {
@@ -189,6 +194,8 @@ struct Node<'a> {
     identity: NodeIdentity,
     membership: &'a Membership<'a>,
     journal: Journal,
+    /// How the parts of this process are doing.
+    parts: Parts,
     watcher: FileWatcher,
     /// Informers of the proxy's identity.
     informers: Informers,
@@ -206,7 +213,7 @@ async fn run_node(
     settings: &Settings,
     mut identity: NodeIdentity,
     membership: Membership<'_>,
-    journal: Journal,
+    (journal, parts): (Journal, Parts),
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let watcher = FileWatcher::new().context("cannot watch files")?;
@@ -217,6 +224,7 @@ async fn run_node(
         let node = Node {
             settings,
             journal: journal.clone(),
+            parts: parts.clone(),
             watcher: watcher.clone(),
             informers: Informers::new(membership.proxy.clone(), round.clone()),
             nudge: Arc::default(),
@@ -262,10 +270,12 @@ impl Node<'_> {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let mut parts = JoinSet::new();
-        self.announce(&mut parts)?;
-        let network = self.spawn_network(network, &mut parts)?;
-        self.spawn_proxy(&mut parts)?;
+        let mut running = Running::new();
+        self.announce(&mut running)?;
+        let network = self.spawn_network(network, &mut running)?;
+        self.spawn_dns(network.as_ref(), &mut running);
+        let network = network.map(|(network, _)| network);
+        self.spawn_proxy(&mut running)?;
         let runtime = match runtime {
             Some(running) => running,
             None => {
@@ -274,13 +284,14 @@ impl Node<'_> {
                     () = self.whole.wait() => return Ok(()),
                 };
                 self.release_leaked_addresses(network, &started).await;
+                self.follow_runtime(&started);
                 runtime.insert(started)
             }
         };
-        let imported = self.spawn_images(runtime, &mut parts);
-        self.spawn_kubelet(runtime, imported, &mut parts).await?;
-        self.spawn_membership(&mut parts)?;
-        while let Some(ended) = parts.join_next().await {
+        let imported = self.spawn_images(runtime, &mut running);
+        self.spawn_kubelet(runtime, imported, &mut running)?;
+        self.spawn_membership(&mut running)?;
+        while let Some(ended) = running.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) if self.shutdown.is_triggered() => {
@@ -294,10 +305,10 @@ impl Node<'_> {
     }
 
     /// Certificates are kept fresh, and the cluster's servers known.
-    fn spawn_membership(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    fn spawn_membership(&self, running: &mut Running) -> anyhow::Result<()> {
         let kept = self.membership.renewals(self.settings, &self.identity)?;
         let shutdown = self.shutdown.clone();
-        parts.spawn(async move {
+        running.spawn(async move {
             sampan_cluster::renew::keep(kept, shutdown).await;
             Ok(())
         });
@@ -331,9 +342,9 @@ impl Node<'_> {
     }
 
     /// Makes the node known at once: its pods' range is assigned while the runtime starts.
-    fn announce(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    fn announce(&self, running: &mut Running) -> anyhow::Result<()> {
         let (client, settings) = (self.membership.kubelet.clone(), self.kubelet_settings()?);
-        parts.spawn(async move {
+        running.spawn(async move {
             // The kubelet registers the node in any case, a little later.
             if let Err(error) = sampan_kubelet::node::announce(&client, &settings).await {
                 tracing::debug!(%error, "the node cannot be announced yet");
@@ -343,44 +354,86 @@ impl Node<'_> {
         Ok(())
     }
 
+    /// Runs a part of the node until the round ends, again and again; `make` gets the shutdown of one run.
+    fn spawn_part<M, F>(&self, name: &'static str, running: &mut Running, make: M)
+    where
+        M: FnMut(Shutdown) -> F + Send + 'static,
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let (parts, shutdown) = (self.parts.clone(), self.shutdown.clone());
+        running.spawn(async move { parts.run(name, shutdown, make).await });
+    }
+
     fn spawn_network(
         &self,
         settings: sampan_network::settings::Settings,
-        parts: &mut JoinSet<anyhow::Result<()>>,
-    ) -> anyhow::Result<Option<Network>> {
+        running: &mut Running,
+    ) -> anyhow::Result<Option<(Network, sampan_network::Health)>> {
         if self.settings.is_disabled(Component::Network) {
             return Ok(None);
         }
         let network = Network::open(settings, &self.journal).context("pod network")?;
         let health = sampan_network::Health::default();
-        let (own, informers) = (network.clone(), self.informers.clone());
-        let (shutdown, told) = (self.shutdown.clone(), health.clone());
-        parts.spawn(async move {
-            let run = own.run(&informers, told, shutdown);
-            run.await.context("pod network")
-        });
-        let nudge = Arc::clone(&self.nudge);
-        let dns = self.dns_settings();
-        let (informers, client) = (self.informers.clone(), self.membership.proxy.clone());
+        let (ready, nudge) = (health.clone(), Arc::clone(&self.nudge));
         let shutdown = self.shutdown.clone();
-        parts.spawn(async move {
-            let state = tokio::select! {
-                state = health.ready() => state,
-                () = shutdown.wait() => return Ok(()),
-            };
-            nudge.notify_one();
-            let Some(mut settings) = dns else {
-                return Ok(());
-            };
-            settings.listen = state
-                .gateways
-                .iter()
-                .map(|address| SocketAddr::new(*address, DNS_PORT))
-                .collect();
-            let run = sampan_dns::run(informers, client, settings, shutdown);
-            run.await.context("DNS")
+        running.spawn(async move {
+            tokio::select! {
+                _ = ready.ready() => nudge.notify_one(),
+                () = shutdown.wait() => {}
+            }
+            Ok(())
         });
-        Ok(Some(network))
+        let (own, told, informers) = (network.clone(), health.clone(), self.informers.clone());
+        self.spawn_part(parts::NETWORK, running, move |stop| {
+            let (own, told) = (own.clone(), told.clone());
+            let informers = informers.scoped(stop.clone());
+            async move { own.run(&informers, told, stop).await.context("pod network") }
+        });
+        Ok(Some((network, health)))
+    }
+
+    /// DNS answers at the node's addresses among its pods, which the pod network knows.
+    fn spawn_dns(
+        &self,
+        network: Option<&(Network, sampan_network::Health)>,
+        running: &mut Running,
+    ) {
+        let (Some((_, network)), Some(settings)) = (network, self.dns_settings()) else {
+            return;
+        };
+        let network = network.clone();
+        let (informers, client) = (self.informers.clone(), self.membership.proxy.clone());
+        self.spawn_part(parts::DNS, running, move |stop| {
+            let (network, mut settings) = (network.clone(), settings.clone());
+            let (informers, client) = (informers.scoped(stop.clone()), client.clone());
+            async move {
+                let state = tokio::select! {
+                    state = network.ready() => state,
+                    () = stop.wait() => return Ok(()),
+                };
+                let gateways = state.gateways.iter();
+                settings.listen = gateways
+                    .map(|address| SocketAddr::new(*address, DNS_PORT))
+                    .collect();
+                let run = sampan_dns::run(informers, client, settings, stop);
+                run.await.context("DNS")
+            }
+        });
+    }
+
+    /// containerd is a process of its own, which its supervision starts again: told like the other parts.
+    fn follow_runtime(&self, runtime: &RuntimeHandle) {
+        let (mut up, parts, shutdown) = (runtime.up(), self.parts.clone(), self.whole.clone());
+        drop(sampan_util::task::spawn("runtime-state", async move {
+            loop {
+                let state = up.borrow_and_update().clone();
+                parts.tell(parts::RUNTIME, state);
+                tokio::select! {
+                    changed = up.changed() => if changed.is_err() { return },
+                    () = shutdown.wait() => return,
+                }
+            }
+        }));
     }
 
     /// Compares the addresses given out with the runtime's sandboxes, before the kubelet makes new ones.
@@ -419,7 +472,7 @@ impl Node<'_> {
         given.unwrap_or_else(|| PathBuf::from(DEFAULT_RESOLV_CONF))
     }
 
-    fn spawn_proxy(&self, parts: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    fn spawn_proxy(&self, running: &mut Running) -> anyhow::Result<()> {
         if self.settings.is_disabled(Component::KubeProxy) {
             return Ok(());
         }
@@ -428,19 +481,25 @@ impl Node<'_> {
         settings.cluster_cidrs = ranges(&self.membership.cluster.cluster_cidrs)?;
         settings.service_cidrs = ranges(&self.membership.cluster.service_cidrs)?;
         let (informers, journal) = (self.informers.clone(), self.journal.clone());
-        let shutdown = self.shutdown.clone();
-        let health = sampan_proxy::Health::default();
-        let (told, stop) = (health.clone(), shutdown.clone());
-        parts.spawn(async move {
-            if let Some(listener) = component::listen("service proxy", component::PROXY_PORT).await
-            {
-                sampan_proxy::health::serve(listener, told, stop).await;
+        self.spawn_part(parts::PROXY, running, move |stop| {
+            let (settings, journal) = (settings.clone(), journal.clone());
+            let informers = informers.scoped(stop.clone());
+            let health = sampan_proxy::Health::default();
+            let (told, last) = (health.clone(), stop.clone());
+            async move {
+                let run = sampan_proxy::run(settings, &informers, &journal, health, stop.clone());
+                let run = async { run.await.context("service proxy") };
+                let serve = async {
+                    let port = component::PROXY_PORT;
+                    if let Some(listener) = component::listen("service proxy", port).await {
+                        sampan_proxy::health::serve(listener, told, last).await;
+                    } else {
+                        last.wait().await;
+                    }
+                    Ok(())
+                };
+                component::together(&stop, run, serve).await
             }
-            Ok(())
-        });
-        parts.spawn(async move {
-            let run = sampan_proxy::run(settings, &informers, &journal, health, shutdown);
-            run.await.context("service proxy")
         });
         Ok(())
     }
@@ -450,21 +509,23 @@ impl Node<'_> {
     fn spawn_images(
         &self,
         runtime: &RuntimeHandle,
-        parts: &mut JoinSet<anyhow::Result<()>>,
+        running: &mut Running,
     ) -> watch::Receiver<Imported> {
         if self.settings.container_runtime_endpoint.is_some() {
             return watch::channel(Some(Default::default())).1;
         }
         let settings = self.runtime_settings();
-        let folder = ImageFolder::new(
-            settings.images_dir(),
-            &settings.containerd_dir(),
-            runtime.importer(),
-            self.watcher.clone(),
-        );
-        let shutdown = self.shutdown.clone();
-        let imported = folder.imported();
-        parts.spawn(async move { folder.run(shutdown).await.context("image folder") });
+        let (tell, imported) = watch::channel(None);
+        let (importer, watcher) = (runtime.importer(), self.watcher.clone());
+        self.spawn_part(parts::IMAGES, running, move |stop| {
+            let folder = ImageFolder::new(
+                settings.images_dir(),
+                &settings.containerd_dir(),
+                (importer.clone(), watcher.clone()),
+                tell.clone(),
+            );
+            async move { folder.run(stop).await.context("image folder") }
+        });
         imported
     }
 
@@ -519,76 +580,36 @@ impl Node<'_> {
         Ok(Some(cgroups))
     }
 
-    async fn spawn_kubelet(
+    fn spawn_kubelet(
         &self,
         runtime: &RuntimeHandle,
         imported: watch::Receiver<Imported>,
-        parts: &mut JoinSet<anyhow::Result<()>>,
+        running: &mut Running,
     ) -> anyhow::Result<()> {
-        let agent_dir = self.settings.agent_dir();
-        let settings = self.kubelet_settings()?;
-        let port = settings.port;
-        let cgroups = self.cgroups()?;
-        let client = self.membership.kubelet.clone();
-        let kubelet = Kubelet::new(
-            settings,
-            Parts {
-                informers: Informers::new(client.clone(), self.shutdown.clone()),
-                client: client.clone(),
-                channel: runtime.channel.clone(),
-                runtime_up: runtime.up(),
-                cgroups: cgroups.clone(),
-                journal: Some(self.journal.clone()),
-                nudge: Arc::clone(&self.nudge),
-                watcher: self.watcher.clone(),
-                imported,
-            },
-        );
-        let checker = CertificateChecker::new(&self.membership.cluster.client_authority)?;
-        let state = ServerState {
-            node_name: self.name().to_owned(),
-            lookup: kubelet.lookup(),
-            runtime: runtime.runtime(),
-            images: runtime.images(),
+        let part = Arc::new(kubelet::Part {
+            settings: self.kubelet_settings()?,
+            client: self.membership.kubelet.clone(),
+            serving: Arc::clone(&self.membership.serving),
+            client_authority: self.membership.cluster.client_authority.clone(),
+            channel: runtime.channel.clone(),
+            runtime_up: runtime.up(),
+            cgroups: self.cgroups()?,
+            journal: self.journal.clone(),
+            nudge: Arc::clone(&self.nudge),
             watcher: self.watcher.clone(),
-            access: Access::new(self.name(), client, checker),
-            cgroups,
-            machine: MachineInfo::read(),
-            data_dir: agent_dir,
-            config: serde_json::json!({}),
-            metrics: Vec::new(),
-        };
-        self.spawn_kubelet_server(port, state, parts).await?;
-        let (shutdown, running) = (self.shutdown.clone(), Running::default());
-        let health = running.health("syncloop");
+            imported,
+            parts: self.parts.clone(),
+        });
+        let health = component::health(&self.parts, parts::KUBELET, "syncloop");
         let port = component::KUBELET_PORT;
-        let serving = component::serve_health("kubelet", port, health, shutdown.clone());
-        parts.spawn(async move {
+        let serving = component::serve_health("kubelet", port, health, self.shutdown.clone());
+        running.spawn(async move {
             serving.await;
             Ok(())
         });
-        parts.spawn(async move {
-            let _entered = running.enter();
-            kubelet.run(shutdown).await.context("kubelet")
-        });
-        Ok(())
-    }
-
-    async fn spawn_kubelet_server(
-        &self,
-        port: u16,
-        state: ServerState,
-        parts: &mut JoinSet<anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
-        let address = SocketAddr::from(([0, 0, 0, 0], port));
-        let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("cannot listen on {address} (the kubelet's port); is another kubelet running?")
-        })?;
-        let identity = Arc::clone(&self.membership.serving);
-        let shutdown = self.shutdown.clone();
-        parts.spawn(async move {
-            let serve = server::serve(listener, identity, state, shutdown);
-            serve.await.context("kubelet server")
+        self.spawn_part(parts::KUBELET, running, move |stop| {
+            let part = Arc::clone(&part);
+            async move { part.run(stop).await }
         });
         Ok(())
     }

@@ -26,6 +26,10 @@ struct Check {
 
 static CHECKS: &[Check] = &[
     Check {
+        subject: "parts that run",
+        find: failing_parts,
+    },
+    Check {
         subject: "container runtime",
         find: runtime,
     },
@@ -46,6 +50,13 @@ pub fn run(settings: &Settings) -> Vec<Finding> {
         problems: (check.find)(settings),
     };
     CHECKS.iter().map(look).collect()
+}
+
+/// Of the process that runs on the same data directory, if one does.
+fn failing_parts(settings: &Settings) -> Vec<String> {
+    let advice = "it is started again by itself; the log says what was before";
+    let lines = crate::parts::read_failing(&settings.data_dir).into_iter();
+    lines.map(|line| format!("{line}; {advice}")).collect()
 }
 
 fn runtime(settings: &Settings) -> Vec<String> {

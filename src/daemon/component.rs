@@ -12,7 +12,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use futures_util::FutureExt;
@@ -28,7 +27,7 @@ use sampan_apiserver::http::respond;
 use sampan_apiserver::metrics::{self, Extra};
 use sampan_apiserver::request::{Attributes, Authorizer};
 use sampan_net::{Body, Handler, Peer, Server, ServerIdentity};
-use sampan_util::Shutdown;
+use sampan_util::{Parts, Shutdown};
 use tokio::net::TcpListener;
 
 pub(crate) const KUBELET_PORT: u16 = 10248;
@@ -44,35 +43,12 @@ pub(crate) struct Gate {
     pub(crate) identity: Arc<ServerIdentity>,
 }
 
-/// Whether a component runs: true from [`Running::enter`] until what that returned is dropped.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Running(Arc<AtomicBool>);
-
-pub(crate) struct Entered(Running);
-
-impl Running {
-    pub(crate) fn enter(&self) -> Entered {
-        self.0.store(true, Ordering::Release);
-        Entered(self.clone())
-    }
-
-    /// The health of a component that is well as long as it runs; `check` is what upstream calls that.
-    pub(crate) fn health(&self, check: &str) -> Health {
-        let health = Health::new();
-        let running = self.clone();
-        let answer = move || match running.0.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => Err("it does not run".to_owned()),
-        };
-        health.add(check, Scope::LiveAndReady, Arc::new(answer));
-        health
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Release);
-    }
+/// The health of a component that is well as long as its part runs; `check` is what upstream calls that.
+pub(crate) fn health(parts: &Parts, part: &'static str, check: &str) -> Health {
+    let (health, parts) = (Health::new(), parts.clone());
+    let answer = move || parts.state(part);
+    health.add(check, Scope::LiveAndReady, Arc::new(answer));
+    health
 }
 
 /// The component's port on the loopback device, if nobody else has it.
@@ -86,6 +62,18 @@ pub(crate) async fn listen(component: &str, port: u16) -> Option<TcpListener> {
             None
         }
     }
+}
+
+/// Runs two futures of one part, which `stop` ends; either one's end is the other's.
+pub(crate) async fn together<T>(
+    stop: &Shutdown,
+    one: impl Future<Output = anyhow::Result<T>>,
+    other: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let one = one.inspect(|_| stop.trigger());
+    let other = other.inspect(|_| stop.trigger());
+    let (one, other) = tokio::join!(one, other);
+    one.and(other)
 }
 
 /// Health alone, without encryption, until shutdown: what the kubelet shows.
@@ -228,24 +216,21 @@ mod tests {
     async fn health_follows_the_component_and_a_taken_port_is_no_failure() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = free.local_addr().unwrap().port();
-        let (running, shutdown) = (Running::default(), Shutdown::new());
-        let health = running.health("syncloop");
+        let (parts, shutdown) = (Parts::default(), Shutdown::new());
+        let health = health(&parts, "kubelet", "syncloop");
         assert!(listen("kubelet", port).await.is_none(), "taken");
         serve_health("kubelet", port, health.clone(), shutdown.clone()).await;
         drop(free);
         let serving = tokio::spawn(serve_health("kubelet", port, health, shutdown.clone()));
         tokio::task::yield_now().await;
         assert!(ask(port, "/healthz").await.starts_with("HTTP/1.1 500"));
-        let entered = running.enter();
+        parts.tell("kubelet", Ok(()));
         let text = ask(port, "/healthz?verbose").await;
         assert!(text.contains("[+]ping ok\n[+]syncloop ok\n"), "{text}");
         assert!(ask(port, "/metrics").await.starts_with("HTTP/1.1 404"));
-        drop(entered);
-        assert!(
-            ask(port, "/healthz/syncloop")
-                .await
-                .starts_with("HTTP/1.1 500")
-        );
+        parts.tell("kubelet", Err("it panicked".to_owned()));
+        let down = ask(port, "/healthz/syncloop").await;
+        assert!(down.starts_with("HTTP/1.1 500") && down.contains("it panicked"));
         shutdown.trigger();
         serving.await.unwrap();
     }

@@ -20,7 +20,7 @@ use sampan_apiserver::discovery;
 use sampan_apiserver::encryption::Keyring;
 use sampan_apiserver::health::{Check, Health, Scope};
 use sampan_apiserver::http::{ApiFront, FrontConfig};
-use sampan_apiserver::metrics::Metrics;
+use sampan_apiserver::metrics::{Extra, Metrics};
 use sampan_apiserver::registry::hooks::Hooks;
 use sampan_apiserver::registry::server::{ApiServer, Core};
 use sampan_apiserver::request::Authorizer;
@@ -34,7 +34,7 @@ use sampan_net::{CertificateChecker, ServerIdentity, TcpDialer};
 use sampan_pki::server::ServerPki;
 use sampan_store::Store as _;
 use sampan_store::sqlite::{SqliteOptions, SqliteStore};
-use sampan_util::{Shutdown, task};
+use sampan_util::{Parts, Shutdown, task};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -42,6 +42,7 @@ use crate::certificates::{self, Certificates};
 use crate::component::Gate;
 use crate::host_facts;
 use crate::node::NodeIdentity;
+use crate::parts;
 
 /// Who the server is when it prepares the cluster; nothing that serves requests acts as this.
 const SETUP_USER: &str = "system:apiserver";
@@ -58,6 +59,7 @@ pub(crate) struct ControlPlane {
     /// What the control plane's components let in.
     pub(crate) gate: Gate,
     pub(crate) certificates: Certificates,
+    metrics: Arc<Metrics>,
     store: Arc<SqliteStore>,
     /// Ends when the last request was answered.
     serving: JoinHandle<Option<()>>,
@@ -68,6 +70,7 @@ impl ControlPlane {
     pub(crate) async fn start(
         settings: &Settings,
         node: Option<&NodeIdentity>,
+        parts: &Parts,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let advertise = advertised(settings, node);
@@ -82,7 +85,9 @@ impl ControlPlane {
         front
             .health
             .add("etcd", Scope::LiveAndReady, store_check(store.clone()));
+        parts::expose(parts, &front.health, &front.metrics);
         let server = front.server.clone();
+        let metrics = Arc::clone(&front.metrics);
         let health = front.health.clone();
         let gate = Gate {
             authenticator: Arc::clone(&front.authenticator),
@@ -101,6 +106,7 @@ impl ControlPlane {
             gate,
             local_url: settings.local_url(),
             pki,
+            metrics,
             store,
             serving,
         };
@@ -113,6 +119,11 @@ impl ControlPlane {
     /// A client with an identity of its own, inside this process.
     pub(crate) fn client(&self, user: UserInfo) -> Client {
         Client::new(self.server.transport(user))
+    }
+
+    /// Lines that `/metrics` shows beside the API server's own.
+    pub(crate) fn add_metrics(&self, extra: Extra) {
+        self.metrics.add_extra(extra);
     }
 
     pub(crate) fn setup_client(&self) -> Client {

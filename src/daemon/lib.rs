@@ -12,6 +12,7 @@ mod host_facts;
 mod logging;
 mod node;
 mod notify;
+mod parts;
 mod process;
 mod server;
 pub mod uninstall;

@@ -1,5 +1,6 @@
 //! A server: the control plane, its actors, and (unless switched off) an agent in the same process.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,18 +9,17 @@ use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;
 use sampan_config::Settings;
 use sampan_controllers::csr::Authorities;
-use sampan_controllers::runtime::Context as Shared;
-use sampan_controllers::runtime::metrics::Metrics;
 use sampan_host::{Change, Journal};
-use sampan_util::Shutdown;
+use sampan_util::{Parts, Shutdown};
 use tokio::task::JoinSet;
 
 use crate::certificates;
-use crate::component::{self, Running};
+use crate::component;
 use crate::controlplane::ControlPlane;
 use crate::node::NodeIdentity;
-use crate::notify;
+use crate::{notify, parts};
 
+const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 const CONTROLLER_NAMESPACE: &str = "kube-system";
 
 pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
@@ -30,7 +30,12 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     };
     // The API goes last: the others say goodbye through it.
     let serving = Shutdown::new();
-    let plane = ControlPlane::start(&settings, node.as_ref(), &serving).await?;
+    let parts = Parts::default();
+    parts::follow(&parts, &settings.data_dir, &shutdown)?;
+    let plane = ControlPlane::start(&settings, node.as_ref(), &parts, &serving).await?;
+    let reporter = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
+    let own_name = node.as_ref().map(|node| node.name.as_str());
+    parts::record_failures(&parts, reporter, own_name);
     let journal = match &node {
         Some(_) => Some(crate::agent::open_journal(&settings)?),
         None => None,
@@ -43,10 +48,10 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
     let kept = vec![plane.certificates.kept(&plane.pki)];
     actors.spawn(sampan_cluster::renew::keep(kept, shutdown.clone()));
     if !settings.disable_controller_manager {
-        controllers(&settings, &plane, &shutdown, &mut actors);
+        controllers(&settings, &plane, &parts, &shutdown, &mut actors);
     }
     if !settings.disable_scheduler {
-        scheduler(&plane, &shutdown, &mut actors);
+        scheduler(&plane, &parts, &shutdown, &mut actors);
     }
     tracing::info!(url = %plane.local_url, "the API is ready");
     notify::notify("READY=1");
@@ -55,7 +60,7 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
         match node.zip(journal) {
             Some((node, journal)) => {
                 let stop = shutdown.clone();
-                crate::agent::run_beside(&settings, &plane, node, journal, stop).await
+                crate::agent::run_beside(&settings, &plane, node, journal, parts, stop).await
             }
             None => {
                 shutdown.wait().await;
@@ -86,6 +91,7 @@ pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
 fn controllers(
     settings: &Settings,
     plane: &ControlPlane,
+    parts: &Parts,
     shutdown: &Shutdown,
     actors: &mut JoinSet<()>,
 ) {
@@ -98,67 +104,80 @@ fn controllers(
         client: plane.pki.client_ca.clone(),
         serving: plane.pki.server_ca.clone(),
     });
-    let shared = plane.client(UserInfo::authenticated(
-        "system:kube-controller-manager",
-        &[],
-    ));
-    let server = plane.server.clone();
-    let client_of = move |name: &str| {
-        let user = UserInfo::service_account(CONTROLLER_NAMESPACE, name, "");
-        sampan_client::Client::new(server.transport(user))
-    };
-    let context = Arc::new(Shared {
-        informers: Informers::new(shared.clone(), shutdown.clone()),
-        shared,
-        client_of: Arc::new(client_of),
-        settings: own,
-        shutdown: shutdown.clone(),
-        metrics: Metrics::default(),
-        departures: sampan_controllers::garbage::Departures::default(),
-    });
-    let running = Running::default();
-    let counted = Arc::clone(&context);
+    let counted = own.metrics.clone();
+    let figures: Extra = Arc::new(move |text: &mut String| text.push_str(&counted.render()));
+    plane.add_metrics(Arc::clone(&figures));
     let pages = (
-        running.health("controllers"),
-        Arc::new(move |text: &mut String| text.push_str(&counted.metrics.render())) as Extra,
+        component::health(parts, parts::CONTROLLERS, "controllers"),
+        figures,
     );
-    let port = component::CONTROLLERS_PORT;
     let (gate, stop) = (plane.gate.clone(), shutdown.clone());
     actors.spawn(component::serve_component(
         "controllers",
-        port,
+        component::CONTROLLERS_PORT,
         pages,
         gate,
         stop,
     ));
-    actors.spawn(async move {
-        let _entered = running.enter();
-        sampan_controllers::run_all(context).await;
-    });
+    let shared = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
+    let server = plane.server.clone();
+    let make = move |stop| {
+        let (shared, server, own) = (shared.clone(), server.clone(), own.clone());
+        let client_of = move |name: &str| {
+            let user = UserInfo::service_account(CONTROLLER_NAMESPACE, name, "");
+            sampan_client::Client::new(server.transport(user))
+        };
+        async move {
+            sampan_controllers::run(shared, client_of, own, stop).await;
+            Ok(())
+        }
+    };
+    spawn_part(parts::CONTROLLERS, parts, shutdown, actors, make);
 }
 
-fn scheduler(plane: &ControlPlane, shutdown: &Shutdown, actors: &mut JoinSet<()>) {
-    let running = Running::default();
+fn scheduler(plane: &ControlPlane, parts: &Parts, shutdown: &Shutdown, actors: &mut JoinSet<()>) {
     let pages = (
-        running.health("scheduling"),
+        component::health(parts, parts::SCHEDULER, "scheduling"),
         Arc::new(|_: &mut String| {}) as Extra,
     );
     let (gate, stop) = (plane.gate.clone(), shutdown.clone());
-    let port = component::SCHEDULER_PORT;
     actors.spawn(component::serve_component(
         "scheduler",
-        port,
+        component::SCHEDULER_PORT,
         pages,
         gate,
         stop,
     ));
     let client = plane.client(UserInfo::authenticated("system:kube-scheduler", &[]));
-    let stop = shutdown.child();
+    let make = move |stop: Shutdown| {
+        let client = client.clone();
+        async move {
+            let informers = Informers::new(client.clone(), stop.clone());
+            let settings = sampan_scheduler::Settings::default();
+            sampan_scheduler::run(client, informers, settings, stop).await;
+            Ok(())
+        }
+    };
+    spawn_part(parts::SCHEDULER, parts, shutdown, actors, make);
+}
+
+/// A part that cannot fail to start.
+fn spawn_part<M, F>(
+    name: &'static str,
+    parts: &Parts,
+    shutdown: &Shutdown,
+    actors: &mut JoinSet<()>,
+    make: M,
+) where
+    M: FnMut(Shutdown) -> F + Send + 'static,
+    F: Future<Output = Result<(), Infallible>> + Send + 'static,
+{
+    let (parts, shutdown) = (parts.clone(), shutdown.clone());
     actors.spawn(async move {
-        let _entered = running.enter();
-        let informers = Informers::new(client.clone(), stop.clone());
-        let settings = sampan_scheduler::Settings::default();
-        sampan_scheduler::run(client, informers, settings, stop).await;
+        match parts.run(name, shutdown, make).await {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
     });
 }
 

@@ -78,9 +78,9 @@ impl Server {
                 Step::Ask(question) => {
                     let (server, socket, bytes) =
                         (self.clone(), socket.clone(), buffer[..length].to_vec());
-                    task::spawn("dns-query", async move {
+                    tokio::spawn(task::contain("dns-query", async move {
                         send(&socket, server.ask(*question, &bytes).await, from).await;
-                    });
+                    }));
                 }
             }
         }
@@ -97,12 +97,12 @@ impl Server {
                 Ok((stream, _)) => {
                     failures = 0;
                     let server = self.clone();
-                    task::spawn("dns-connection", async move {
+                    tokio::spawn(task::contain("dns-connection", async move {
                         if let Err(error) = server.serve_stream(stream).await {
                             tracing::trace!(%error, "a DNS connection ended");
                         }
                         drop(permit);
-                    });
+                    }));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a DNS connection");

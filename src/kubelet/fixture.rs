@@ -29,7 +29,7 @@ pub(crate) fn context() -> Arc<Context> {
     let dir = std::env::temp_dir().join("sampan-no-kubelet");
     let client = sampan_client::testing::FakeServer::new().client();
     let shutdown = Shutdown::new();
-    let (_, runtime_up) = tokio::sync::watch::channel(false);
+    let (_, runtime_up) = tokio::sync::watch::channel(Err("none".to_owned()));
     let parts = Parts {
         informers: sampan_client::Informers::new(client.clone(), shutdown.clone()),
         client,

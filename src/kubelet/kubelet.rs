@@ -15,6 +15,7 @@ use crate::objects::ObjectCache;
 use crate::relist::{Relister, Watch};
 use crate::resolv::{self, Names};
 use crate::runtime::images::Imported;
+use crate::runtime::supervisor::Up;
 use crate::settings::Settings;
 use crate::static_pods;
 use crate::volumes::mount;
@@ -51,7 +52,7 @@ pub struct Parts {
     pub informers: Informers,
     pub channel: Channel,
     /// Whether the runtime's process is up.
-    pub runtime_up: watch::Receiver<bool>,
+    pub runtime_up: watch::Receiver<Up>,
     /// `None` leaves pods where the runtime puts them: for machines without cgroups.
     pub cgroups: Option<Cgroups>,
     pub journal: Option<Journal>,

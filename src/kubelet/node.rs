@@ -10,6 +10,7 @@ mod register;
 pub mod status;
 
 use crate::machine::{Disk, MachineInfo, Memory};
+use crate::runtime::supervisor::Up;
 use crate::settings::Settings;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference};
@@ -49,7 +50,7 @@ pub struct NodeLoop {
     /// Somebody who wants the node looked at now.
     pub nudge: Arc<Notify>,
     /// Whether the runtime's process is up.
-    pub up: watch::Receiver<bool>,
+    pub up: watch::Receiver<Up>,
     /// Told whether pods can have a network.
     pub network: watch::Sender<Result<(), String>>,
 }

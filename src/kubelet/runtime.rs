@@ -34,7 +34,7 @@ pub enum Error {
     Leftover { pid: i32 },
     #[error("containerd did not become ready within {seconds} s, see {}", log.display())]
     NotReady { seconds: u64, log: PathBuf },
-    #[error("containerd ended while starting ({status}), see {}", log.display())]
+    #[error("containerd ended ({status}), see {}", log.display())]
     Ended { status: String, log: PathBuf },
     #[error(transparent)]
     Connection(#[from] sampan_cri::Error),

@@ -3,10 +3,12 @@
 pub mod backoff;
 pub mod clock;
 pub mod inbox;
+pub mod part;
 pub mod shutdown;
 pub mod task;
 
 pub use backoff::Backoff;
 pub use clock::Clock;
 pub use inbox::Inbox;
+pub use part::Parts;
 pub use shutdown::Shutdown;

@@ -6,26 +6,35 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::{Backoff, Shutdown};
+use crate::{Backoff, Shutdown, part};
 
-/// Spawns a task; a panic in it is logged with the task's name instead of being lost.
+/// Spawns a task; a panic in it is logged with the task's name, and told to the [part](crate::part) that it is of.
 pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<Option<F::Output>>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let inner = tokio::spawn(future);
-    tokio::spawn(async move {
+    let inner = tokio::spawn(part::inherit(future));
+    tokio::spawn(part::inherit(async move {
         match inner.await {
             Ok(output) => Some(output),
             Err(error) => {
                 if error.is_panic() {
-                    tracing::error!(task = name, %error, "a task panicked");
+                    let text = panic_text(error.into_panic().as_ref());
+                    tracing::error!(task = name, panic = text, "a task panicked");
+                    part::tell_panic(name, &text);
                 }
                 None
             }
         }
-    })
+    }))
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// The future; a panic in it is logged with the name and goes no further. For what concerns nobody but who asked for

@@ -16,5 +16,6 @@ mod node_churn;
 mod rolling;
 mod rows;
 mod support;
+mod symptoms;
 mod two_nodes;
 mod workloads;

@@ -141,3 +141,23 @@ async fn objects_are_found_by_owner_and_shared_while_looked_at() {
         .await;
     assert!(lister.get(Some("a"), "web").is_some());
 }
+
+#[tokio::test]
+async fn handlers_of_a_scope_that_ended_are_called_no_more() {
+    let server = FakeServer::new();
+    let client = server.client();
+    let informers = Informers::new(client.clone(), Shutdown::new());
+    let (scope, seen) = (Shutdown::new(), Arc::new(Mutex::new(0)));
+    let told = Arc::clone(&seen);
+    let lister = informers.scoped(scope.clone()).lister::<ConfigMap>();
+    lister.on_change(move |_| *told.lock().unwrap() += 1);
+    let first = client.create(&config_map("a", "one")).await.unwrap();
+    lister.wait_for(revision(&first)).await;
+    assert_eq!(*seen.lock().unwrap(), 1);
+    scope.trigger();
+    let second = client.create(&config_map("a", "two")).await.unwrap();
+    let all = informers.lister::<ConfigMap>();
+    all.wait_for(revision(&second)).await;
+    assert_eq!(*seen.lock().unwrap(), 1);
+    assert_eq!(Arc::strong_count(&seen), 1, "the handler was dropped");
+}

@@ -9,7 +9,6 @@ use sampan_client::{Client, DeleteOptions, Informers, Propagation, Resource};
 
 use super::*;
 use crate::Settings;
-use crate::runtime::metrics::Metrics;
 
 struct Cluster {
     server: FakeServer,
@@ -30,7 +29,6 @@ impl Cluster {
             informers: Informers::new(client.clone(), shutdown.clone()),
             settings: Settings::new(Arc::new(Registry::builtin()), String::new(), Vec::new()),
             shutdown: shutdown.clone(),
-            metrics: Metrics::default(),
             departures: Departures::default(),
         });
         tokio::spawn(run(context));

@@ -39,7 +39,13 @@ struct Seen {
 
 impl ImageFolder {
     /// `state` is where the record and expanded archives go.
-    pub fn new(folder: PathBuf, state: &Path, importer: Importer, watcher: FileWatcher) -> Self {
+    /// What is imported is told by `imported` after every look at the folder.
+    pub fn new(
+        folder: PathBuf,
+        state: &Path,
+        (importer, watcher): (Importer, FileWatcher),
+        imported: watch::Sender<Imported>,
+    ) -> Self {
         let record = state.join("imported.json");
         let seen = read_record(&record);
         Self {
@@ -49,13 +55,8 @@ impl ImageFolder {
             importer,
             watcher,
             seen,
-            imported: watch::Sender::new(None),
+            imported,
         }
-    }
-
-    /// What is imported, told after every look at the folder.
-    pub fn imported(&self) -> watch::Receiver<Imported> {
-        self.imported.subscribe()
     }
 
     /// Names of all images that came from the folder: image garbage collection must spare them.

@@ -73,6 +73,9 @@ impl RuntimeSettings {
     }
 }
 
+/// Whether the runtime's process is up; else why not.
+pub type Up = Result<(), String>;
+
 /// A runtime that answered. The channel outlives restarts of the runtime.
 #[derive(Debug)]
 pub struct RuntimeHandle {
@@ -81,7 +84,7 @@ pub struct RuntimeHandle {
     /// For pods' sandboxes; images of this name must never be collected.
     pub pause_image: String,
     snapshotter: String,
-    up: watch::Receiver<bool>,
+    up: watch::Receiver<Up>,
     supervision: Option<JoinHandle<()>>,
 }
 
@@ -103,7 +106,7 @@ impl RuntimeHandle {
     }
 
     /// Whether our containerd is running; a runtime that is not ours counts as up.
-    pub fn up(&self) -> watch::Receiver<bool> {
+    pub fn up(&self) -> watch::Receiver<Up> {
         self.up.clone()
     }
 
@@ -136,7 +139,7 @@ async fn connect(settings: &RuntimeSettings, endpoint: &Path) -> Result<RuntimeH
     let runtime = Runtime::new(channel.clone());
     runtime.version(VersionRequest::default()).await?;
     let told = Told::ask(&runtime).await;
-    let (_, up) = watch::channel(true);
+    let (_, up) = watch::channel(Ok(()));
     Ok(RuntimeHandle {
         channel,
         socket,
@@ -201,7 +204,7 @@ async fn supervise(
         socket: plan.socket.clone(),
         pause_image: plan.pause_image.clone(),
         snapshotter: plan.snapshotter.clone(),
-        up: watch::channel(true).1,
+        up: watch::channel(Ok(())).1,
         supervision: None,
     };
     let imported = tokio::select! {
@@ -212,7 +215,7 @@ async fn supervise(
         process.stop().await;
         return Err(error);
     }
-    let (tell, up) = watch::channel(true);
+    let (tell, up) = watch::channel(Ok(()));
     let supervision = tokio::spawn(keep(plan, process, sockets, tell, shutdown.clone()));
     Ok(RuntimeHandle {
         up,
@@ -242,24 +245,23 @@ async fn keep(
     plan: Plan,
     mut process: Process,
     sockets: FileWatch,
-    up: watch::Sender<bool>,
+    up: watch::Sender<Up>,
     shutdown: Shutdown,
 ) {
     let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
     let mut failures = 0;
     loop {
         let started = Instant::now();
+        // Whoever follows `up` tells people.
         tokio::select! {
             () = shutdown.wait() => {
                 process.stop().await;
                 return;
             }
             status = &mut process.exited => {
-                let error = plan.ended(status);
-                tracing::error!(%error, "containerd died, starting it again");
+                up.send_replace(Err(plan.ended(status).to_string()));
             }
         }
-        up.send_replace(false);
         if started.elapsed() > STABLE {
             failures = 0;
         }
@@ -275,11 +277,13 @@ async fn keep(
                 () = shutdown.wait() => return,
                 started = plan.start(&sockets) => match started {
                     Ok((process, _)) => break process,
-                    Err(error) => tracing::error!(%error, "containerd does not start"),
+                    Err(error) => {
+                        up.send_replace(Err(format!("it does not start: {error}")));
+                    }
                 },
             }
         };
-        up.send_replace(true);
+        up.send_replace(Ok(()));
     }
 }
 

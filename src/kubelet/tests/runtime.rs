@@ -298,8 +298,8 @@ async fn containers_survive_the_restart_and_the_death_of_containerd() {
     let mut up = second.up();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    up.wait_for(|up| !up).await.unwrap();
-    up.wait_for(|up| *up).await.unwrap();
+    up.wait_for(Result::is_err).await.unwrap();
+    up.wait_for(Result::is_ok).await.unwrap();
     let after = exec(
         &second.runtime(),
         &container,
@@ -326,8 +326,8 @@ async fn archives_are_imported_when_they_appear_and_only_once() {
         ImageFolder::new(
             node.settings.images_dir(),
             &node.settings.containerd_dir(),
-            handle.importer(),
-            node.watcher.clone(),
+            (handle.importer(), node.watcher.clone()),
+            tokio::sync::watch::Sender::new(None),
         )
     };
     let running = tokio::spawn(folder(&handle).run(shutdown.clone()));

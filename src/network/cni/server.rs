@@ -388,11 +388,11 @@ pub async fn serve(server: Server, path: &Path, shutdown: Shutdown) -> io::Resul
             }
         };
         let server = server.clone();
-        sampan_util::task::spawn("cni-call", async move {
+        tokio::spawn(sampan_util::task::contain("cni-call", async move {
             if let Err(error) = converse(&server, stream).await {
                 tracing::debug!(%error, "a network call broke off");
             }
-        });
+        }));
     }
 }
 

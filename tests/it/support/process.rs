@@ -51,7 +51,10 @@ impl Sampan {
             Some(namespace) => namespace.command(binary),
             None => Command::new(binary),
         };
+        let faults = folder.join("faults");
+        std::fs::create_dir_all(&faults).unwrap();
         let child = command
+            .env("SAMPAN_FAULTS", faults)
             .arg(role)
             .arg(format!("--data-dir={}", folder.join("d").display()))
             .args(options)
@@ -101,6 +104,27 @@ impl Sampan {
         let file = self.data_dir.with_file_name("manifest.yaml");
         std::fs::write(&file, manifest).unwrap();
         run(&mut self.kubectl_args(&["apply", "-f", &file.display().to_string()]));
+    }
+
+    /// Takes a part of the process down until it is healed.
+    pub fn fail(&self, part: &str) {
+        std::fs::write(self.fault(part), "").unwrap();
+    }
+
+    /// Lets a task of a part panic.
+    pub fn panic_in(&self, part: &str) {
+        // In one step, so that no other fault is read in between.
+        let whole = self.data_dir.with_file_name("fault");
+        std::fs::write(&whole, "panic").unwrap();
+        std::fs::rename(whole, self.fault(part)).unwrap();
+    }
+
+    pub fn heal(&self, part: &str) {
+        std::fs::remove_file(self.fault(part)).unwrap();
+    }
+
+    fn fault(&self, part: &str) -> PathBuf {
+        self.data_dir.with_file_name("faults").join(part)
     }
 
     pub fn terminate(&mut self) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::ObjectReference;
-use sampan_apiserver::health::{Health, Scope};
+use sampan_apiserver::health::Health;
 use sampan_apiserver::metrics::Metrics;
 use sampan_client::{Client, Recorder};
 use sampan_kubelet::inotify::FileWatcher;

@@ -248,6 +248,7 @@ async fn keep(
     up: watch::Sender<Up>,
     shutdown: Shutdown,
 ) {
+    let tell = |state: Up| up.send_modify(|up| *up = state);
     let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
     let mut failures = 0;
     loop {
@@ -259,7 +260,7 @@ async fn keep(
                 return;
             }
             status = &mut process.exited => {
-                up.send_replace(Err(plan.ended(status).to_string()));
+                tell(Err(plan.ended(status).to_string()));
             }
         }
         if started.elapsed() > STABLE {
@@ -278,12 +279,12 @@ async fn keep(
                 started = plan.start(&sockets) => match started {
                     Ok((process, _)) => break process,
                     Err(error) => {
-                        up.send_replace(Err(format!("it does not start: {error}")));
+                        tell(Err(format!("it does not start: {error}")));
                     }
                 },
             }
         };
-        up.send_replace(Ok(()));
+        tell(Ok(()));
     }
 }
 

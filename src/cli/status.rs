@@ -29,8 +29,8 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let nodes = runtime.block_on(nodes(&settings))?;
-    let report = Report::of(&nodes);
+    let (health, nodes) = runtime.block_on(ask(&settings))?;
+    let report = Report::of(&health, &nodes);
     if !matches.get_flag(QUIET) {
         report.print();
     }
@@ -92,7 +92,8 @@ impl Asker {
     }
 }
 
-async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
+/// What the server says of its parts, and the nodes.
+async fn ask(settings: &Settings) -> anyhow::Result<(String, Vec<Node>)> {
     let asker = Asker::of(settings)?;
     let transport = HttpsTransport::with_servers(
         asker.servers.clone(),
@@ -101,15 +102,16 @@ async fn nodes(settings: &Settings) -> anyhow::Result<Vec<Node>> {
         "sampan-status",
         Arc::new(TcpDialer),
     )?;
-    transport
-        .get_path("/readyz")
+    let health = transport
+        .get_path("/readyz?verbose")
         .await
         .with_context(|| format!("the server at {} is not ready", asker.servers.join(", ")))?;
     let client = Client::new(Arc::new(transport));
-    match asker.node {
-        Some(name) => Ok(vec![client.get(None, &name).await?]),
-        None => Ok(client.list(None, &ListParams::default()).await?),
-    }
+    let nodes = match asker.node {
+        Some(name) => vec![client.get(None, &name).await?],
+        None => client.list(None, &ListParams::default()).await?,
+    };
+    Ok((String::from_utf8_lossy(&health).into_owned(), nodes))
 }
 
 struct Report {
@@ -118,11 +120,17 @@ struct Report {
 }
 
 impl Report {
-    fn of(nodes: &[Node]) -> Self {
+    fn of(health: &str, nodes: &[Node]) -> Self {
         let mut report = Self {
             lines: vec!["server: ready".to_owned()],
             ready: 0,
         };
+        let failing = health
+            .lines()
+            .filter_map(|line| line.strip_prefix("[-]part/"));
+        report
+            .lines
+            .extend(failing.map(|line| format!("server: {line}")));
         for node in nodes {
             let name = node.metadata.name.as_deref().unwrap_or_default();
             let (ready, why) = readiness(node);
@@ -165,8 +173,16 @@ mod tests {
 
     #[test]
     fn a_node_that_has_said_nothing_is_not_ready() {
-        let report = Report::of(&[Node::default()]);
+        let report = Report::of("[+]ping ok\n", &[Node::default()]);
         assert_eq!(report.ready, 0);
         assert!(report.lines[1].ends_with("not ready: it has not reported yet"));
+    }
+
+    #[test]
+    fn parts_that_fail_are_named() {
+        let health = "[+]ping ok\n[+]part/dns ok\n[-]part/kube-proxy failed: it ended by itself\nreadyz check passed\n";
+        let report = Report::of(health, &[]);
+        let part = "server: kube-proxy failed: it ended by itself";
+        assert_eq!(report.lines, ["server: ready", part]);
     }
 }

@@ -174,8 +174,13 @@ fn write_failing(path: &Path, text: &str) {
     }
 }
 
-/// What the process that runs on this data directory has written down.
+/// What the process that runs on this data directory has written down; nothing if none does (any more).
 pub(crate) fn read_failing(data_dir: &Path) -> Vec<String> {
+    let pid = std::fs::read_to_string(data_dir.join("lock")).unwrap_or_default();
+    let is_running = !pid.is_empty() && Path::new("/proc").join(pid.trim()).exists();
+    if !is_running {
+        return Vec::new();
+    }
     let text = std::fs::read_to_string(data_dir.join(FAILING)).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }

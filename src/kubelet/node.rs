@@ -35,6 +35,8 @@ const REPORT_INTERVAL: SignedDuration = SignedDuration::from_secs(300);
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 /// A runtime may be away for this long, to be restarted, before the node counts as not ready.
 const RUNTIME_TOLERANCE: Duration = Duration::from_secs(30);
+/// One that hangs must not hold up the Lease: the node is alive.
+const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
 const RETRY: sampan_util::Backoff =
     sampan_util::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
@@ -128,7 +130,7 @@ impl NodeLoop {
     }
 
     async fn health(&self, progress: &mut Progress) -> Health {
-        let reply = self.runtime.status(StatusRequest::default()).await;
+        let reply = in_time(self.runtime.status(StatusRequest::default())).await;
         let is_fresh = reply.is_ok();
         let recent = progress
             .answered
@@ -147,13 +149,10 @@ impl NodeLoop {
                 };
             }
         };
-        if progress.runtime_version.is_empty()
-            && let Ok(version) = self.runtime.version(VersionRequest::default()).await
-        {
-            progress.runtime_version =
-                format!("{}://{}", version.runtime_name, version.runtime_version);
+        if is_fresh {
+            self.look_at_version(progress).await;
+            self.look_at_images(progress).await;
         }
-        self.look_at_images(progress).await;
         Health {
             runtime: condition(&reply, "RuntimeReady", "container runtime not ready"),
             network: condition(
@@ -169,6 +168,15 @@ impl NodeLoop {
         }
     }
 
+    async fn look_at_version(&self, progress: &mut Progress) {
+        if progress.runtime_version.is_empty()
+            && let Ok(version) = in_time(self.runtime.version(VersionRequest::default())).await
+        {
+            progress.runtime_version =
+                format!("{}://{}", version.runtime_name, version.runtime_version);
+        }
+    }
+
     async fn look_at_images(&self, progress: &mut Progress) {
         let is_recent = progress
             .images_at
@@ -176,7 +184,7 @@ impl NodeLoop {
         if is_recent {
             return;
         }
-        if let Ok(reply) = self.images.list_images(ListImagesRequest::default()).await {
+        if let Ok(reply) = in_time(self.images.list_images(ListImagesRequest::default())).await {
             progress.images = status::images(&reply.images);
             progress.images_at = Some(Instant::now());
         }
@@ -257,6 +265,14 @@ pub fn node_reference(name: &str) -> ObjectReference {
         name: Some(name.to_owned()),
         uid: Some(name.to_owned()),
         ..ObjectReference::default()
+    }
+}
+
+/// What the runtime answers, or why it does not.
+async fn in_time<T>(call: impl Future<Output = Result<T, sampan_cri::Error>>) -> Result<T, String> {
+    match tokio::time::timeout(RUNTIME_ANSWER, call).await {
+        Ok(answered) => answered.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {RUNTIME_ANSWER:?}")),
     }
 }
 

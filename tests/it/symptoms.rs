@@ -5,6 +5,7 @@
 //! for the cause finds it ([`told`]) in the log, in an event about the node and by `sampan check`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -305,6 +306,11 @@ fn proxy_down(scene: &mut Scene) -> String {
     scene.shown("kube-proxy", true);
     assert_eq!(scene.metric("kube-proxy", "sampan_part_up"), 0);
     told(&scene.cluster, "a", "kube-proxy", DOWN);
+    let mut status = scene.cluster.nodes[0].command(env!("CARGO_BIN_EXE_sampan"));
+    status.args(["status", "--data-dir"]);
+    let status = run(status.arg(&scene.cluster.server.data_dir));
+    let line = format!("server: kube-proxy failed: {DOWN}");
+    assert!(status.lines().any(|one| one == line), "{status}");
     told(&scene.cluster, "b", "kube-proxy", DOWN);
     scene.kubectl("expose deployment web --name=late --port=80 --target-port=8080");
     let late = scene.kubectl("get service late -o jsonpath={.spec.clusterIP}");
@@ -360,13 +366,21 @@ fn containers(scene: &Scene) -> String {
     scene.kubectl("get pods -l app=web -o jsonpath={.items[*].status.containerStatuses[0].containerID}{.items[*].status.containerStatuses[0].restartCount}")
 }
 
+fn containerd_pid(sampan: &Sampan) -> PathBuf {
+    sampan.data_dir.join("agent/containerd/containerd.pid")
+}
+
+/// Status and message of a node's Ready condition.
+fn ready_condition(cluster: &Cluster, node: &str) -> String {
+    let path = "{.status.conditions[?(@.type==\"Ready\")]['status','message']}";
+    run(&mut cluster
+        .server
+        .kubectl_args(&["get", "node", node, "-o", &format!("jsonpath={path}")]))
+}
+
 fn runtime_down(scene: &mut Scene) -> String {
     let before = containers(scene);
-    let file = scene
-        .cluster
-        .agent
-        .data_dir
-        .join("agent/containerd/containerd.pid");
+    let file = containerd_pid(&scene.cluster.agent);
     let pid = || {
         std::fs::read_to_string(&file)
             .unwrap_or_default()
@@ -471,14 +485,15 @@ fn panics(scene: &mut Scene) -> String {
     )
 }
 
-/// The kubelet's absence takes its time: a test of its own.
+/// A kubelet that is away and a runtime that hangs take their time: a test of their own, both at once.
 #[test]
-fn a_silent_kubelet_loses_its_pods() {
+fn a_silent_kubelet_loses_its_pods_a_hung_runtime_does_not() {
     let cluster = Cluster::start("symk");
     let pod = |name: &str, seconds: u32| {
-        let tolerations: Vec<String> = ["not-ready", "unreachable"]
+        // A node whose runtime hangs is not-ready, one whose kubelet is silent unreachable.
+        let tolerations: Vec<String> = [("not-ready", 300), ("unreachable", seconds)]
             .iter()
-            .map(|key| {
+            .map(|(key, seconds)| {
                 format!(
                     "{{key: node.kubernetes.io/{key}, operator: Exists, effect: NoExecute, tolerationSeconds: {seconds}}}"
                 )
@@ -509,6 +524,9 @@ fn a_silent_kubelet_loses_its_pods() {
     let running = on_b("leaves", "name");
     assert!(running.starts_with("leaves-"), "a Pod on b: {running}");
 
+    let hung = std::fs::read_to_string(containerd_pid(&cluster.server)).unwrap();
+    let hung = hung.split_whitespace().next().unwrap();
+    run(Command::new("kill").args(["-STOP", hung]));
     cluster.agent.fail("kubelet");
     let down = Instant::now();
     eventually("the kubelet's port is closed", MINUTE, || {
@@ -522,6 +540,26 @@ fn a_silent_kubelet_loses_its_pods() {
         }
     });
     told(&cluster, "b", "kubelet", DOWN);
+    let why = "container runtime is down: no answer within 10s";
+    let hung_after = eventually("node a is not Ready", MINUTE, || {
+        match ready_condition(&cluster, "a").as_str() {
+            told if told == format!("False {why}") => Ok(down.elapsed()),
+            other => Err(other.to_owned()),
+        }
+    });
+    run(Command::new("kill").args(["-CONT", hung]));
+    let answers = Instant::now();
+    eventually("node a is Ready again", MINUTE, || {
+        match ready_condition(&cluster, "a").split(' ').next() {
+            Some("True") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    println!(
+        "symptom: runtime hangs: NotReady after {:.0} s with its reason, Ready {:.1} s after it went on",
+        hung_after.as_secs_f64(),
+        answers.elapsed().as_secs_f64()
+    );
     let not_ready = eventually("node b is not Ready", MINUTE * 2, || {
         match status().as_str() {
             "Unknown" => Ok(down.elapsed()),

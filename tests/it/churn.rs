@@ -86,20 +86,12 @@ fn kill_9_at_random_moments_disturbs_nothing_that_runs() {
         }
         if rounds % 5 == 0 {
             cluster.wait_ready();
-            assert_eq!(
-                containers(&cluster),
-                before,
-                "containers after {kills:?} kills"
-            );
+            the_same(&cluster, &before, &format!("after {kills:?} kills"));
         }
     }
     cluster.wait_ready();
     settles(&cluster);
-    assert_eq!(
-        containers(&cluster),
-        before,
-        "containers and their restarts"
-    );
+    the_same(&cluster, &before, "in the end");
     let mut all = Tally::default();
     for load in loads {
         all.merge(load.stop().0);
@@ -135,6 +127,18 @@ fn kill_some(cluster: &mut Cluster, dice: &mut Dice, kills: &mut [u32; 2]) {
     }
     if agent {
         cluster.start_agent();
+    }
+}
+
+/// Containers and their restarts are as before; if not, says how the former ones ended.
+fn the_same(cluster: &Cluster, before: &str, when: &str) {
+    let now = containers(cluster);
+    if now != before {
+        let ends = "jsonpath={range .items[*]}{.metadata.name} on {.spec.nodeName}: {.status.containerStatuses[*].lastState}{\"\\n\"}{end}";
+        let ends =
+            crate::support::run(&mut cluster.server.kubectl_args(&["get", "pods", "-o", ends]));
+        let events = cluster.kubectl("get events --sort-by=.metadata.creationTimestamp");
+        panic!("containers {when}:\n{now}\nbefore:\n{before}\nends:\n{ends}\nevents:\n{events}");
     }
 }
 

@@ -88,6 +88,10 @@ pub fn render_config(config: &ContainerdConfig) -> String {
 
     toml.table(&format!("{CRI}.registry"));
     toml.path("config_path", &config.registry);
+    toml.table("timeouts");
+    for (what, limit) in PATIENCE {
+        toml.text(&quote(&format!("io.containerd.timeout.{what}")), limit);
+    }
     for (host, login) in &config.logins {
         toml.table(&format!("{CRI}.registry.configs.{}.auth", quote(host)));
         for (key, value) in [
@@ -105,6 +109,14 @@ pub fn render_config(config: &ContainerdConfig) -> String {
 }
 
 const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\"";
+
+/// How long containerd waits for a shim. It ends the container of one that does not answer in time when it starts, so its
+/// defaults (2 and 5 s) would end healthy containers of a small machine that is busy, for example with its own boot.
+const PATIENCE: &[(&str, &str)] = &[
+    ("shim.load", "40s"),
+    ("shim.cleanup", "20s"),
+    ("task.state", "20s"),
+];
 
 /// As much of TOML's syntax as the file needs.
 #[derive(Default)]
@@ -194,6 +206,12 @@ mod tests {
         });
         assert!(text.contains("restrict_oom_score_adj = false\n"));
         assert!(text.contains("oom_score = -999"));
+    }
+
+    #[test]
+    fn busy_machines_keep_their_containers() {
+        let text = render_config(&config());
+        assert!(text.contains("\n[timeouts]\n\"io.containerd.timeout.shim.load\" = \"40s\"\n"));
     }
 
     #[test]

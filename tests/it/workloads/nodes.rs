@@ -84,8 +84,8 @@ pub fn taints(space: &Space<'_>) -> String {
     };
     let (patient, tolerant) = (on_b("some"), on_b("all"));
     assert!(![&patient, &tolerant].contains(&&String::new()) && !on_b("none").is_empty());
-    space.kubectl("taint node b maintenance=now:NoExecute");
     let tainted = Instant::now();
+    space.kubectl("taint node b maintenance=now:NoExecute");
     let gone = |name: &str, first: &str| {
         eventually(&format!("the Pod of {name} leaves b"), MINUTE, || {
             let now = on_b(name);

@@ -63,8 +63,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     match dispatch(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // `{:#}` prints the whole chain on one line, outermost first.
-            eprintln!("sampan: {error:#}");
+            eprintln!("sampan: {}", sampan_util::chain(&*error));
             ExitCode::FAILURE
         }
     }

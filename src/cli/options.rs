@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use sampan_config::{Arity, OPTIONS, OptionRow, Role, Settings, Sources};
 
 const CONFIG: &str = "config";
+const CHECK: &str = "check";
 const CONFIG_ENVIRONMENT: &str = "SAMPAN_CONFIG";
 const CONFIG_DEFAULT: &str = "/etc/sampan/config.yaml";
 
@@ -25,6 +26,26 @@ pub(crate) fn command(name: &'static str, role: Role) -> Command {
             .filter(|row| row.role.covers(role))
             .map(argument),
     )
+}
+
+/// `--check`: says whether the options can be, and does nothing.
+pub(crate) fn check_only() -> Arg {
+    Arg::new(CHECK)
+        .long(CHECK)
+        .action(ArgAction::SetTrue)
+        .help("Only say whether it could start with these options; nothing is done")
+}
+
+pub(crate) fn is_check_only(matches: &ArgMatches) -> bool {
+    matches.get_flag(CHECK)
+}
+
+/// Warnings do not make options wrong.
+pub(crate) fn checked(result: anyhow::Result<()>) -> anyhow::Result<()> {
+    for warning in sampan_daemon::environment_warnings() {
+        eprintln!("warning: {warning}");
+    }
+    result
 }
 
 fn argument(row: &'static OptionRow) -> Arg {

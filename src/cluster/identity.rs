@@ -13,7 +13,7 @@ use sampan_api::user::well_known;
 use sampan_client::{Client, Informers, ListParams};
 use sampan_pki::certificate::CertificateInfo;
 use sampan_pki::files::{self, PRIVATE};
-use sampan_pki::{Identity, PrivateKey, RequestSpec};
+use sampan_pki::{Identity, PrivateKey, RequestSpec, node_name};
 use sampan_util::Shutdown;
 use tokio::sync::Notify;
 
@@ -48,6 +48,8 @@ pub struct CertificateSpec {
     pub signer: &'static str,
     pub usages: &'static [&'static str],
     pub subject: RequestSpec,
+    /// The key stays the same while its certificates change: by it the cluster knows whose the node's name is.
+    pub keeps_key: bool,
 }
 
 const CLIENT_USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
@@ -64,6 +66,7 @@ pub fn kubelet_client(node: &str) -> CertificateSpec {
             organizations: vec![well_known::NODES.to_owned()],
             ..RequestSpec::default()
         },
+        keeps_key: true,
     }
 }
 
@@ -79,6 +82,7 @@ pub fn kubelet_serving(node: &str, ips: &[IpAddr]) -> CertificateSpec {
             dns_names: vec![node.to_owned()],
             ips: ips.to_vec(),
         },
+        keeps_key: false,
     }
 }
 
@@ -92,6 +96,7 @@ pub fn proxy_client() -> CertificateSpec {
             common_name: "system:kube-proxy".to_owned(),
             ..RequestSpec::default()
         },
+        keeps_key: false,
     }
 }
 
@@ -132,6 +137,15 @@ impl CertificateSpec {
         covering.map_or(SystemTime::UNIX_EPOCH, |info| info.due_at())
     }
 
+    /// What the next certificate is for. A key that is kept is on disk before the cluster hears of it.
+    fn key(&self, dir: &Path) -> Result<PrivateKey, IdentityError> {
+        let key = match self.keeps_key {
+            true => node_name::ensure_key(&self.paths(dir).1),
+            false => PrivateKey::generate(),
+        };
+        key.map_err(|source| self.pki(source))
+    }
+
     fn save(&self, dir: &Path, identity: &Identity) -> Result<(), IdentityError> {
         let (certificate, key) = self.paths(dir);
         let write = |path: &Path, text: &str| {
@@ -163,7 +177,7 @@ pub async fn request(
     spec: &CertificateSpec,
     dir: &Path,
 ) -> Result<Identity, IdentityError> {
-    let key = PrivateKey::generate().map_err(|source| spec.pki(source))?;
+    let key = spec.key(dir)?;
     let pem = spec
         .subject
         .encode(&key)
@@ -272,6 +286,22 @@ mod tests {
             text,
             "certificate client-kube-proxy: the cluster refused it: no"
         );
+    }
+
+    #[test]
+    fn one_key_is_kept_and_the_others_are_not() {
+        let dir = std::env::temp_dir().join(format!("sampan-keys-{}", std::process::id()));
+        let keys = |spec: CertificateSpec| {
+            let pem = || spec.key(&dir).unwrap().pem().to_owned();
+            (pem(), pem())
+        };
+        let (first, second) = keys(kubelet_client("a"));
+        assert_eq!(first, second);
+        for spec in [kubelet_serving("a", &[]), proxy_client()] {
+            let (first, second) = keys(spec);
+            assert_ne!(first, second);
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

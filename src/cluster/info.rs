@@ -96,13 +96,14 @@ pub async fn learn(client: &Client, kept: &Path) -> Result<ClusterInfo, InfoErro
     }
 }
 
-fn kept_before(path: &Path) -> Option<ClusterInfo> {
+/// What was kept in this file, if it can be read.
+pub fn kept_before(path: &Path) -> Option<ClusterInfo> {
     let text = files::read_optional(path).ok().flatten()?;
     serde_json::from_str(&text).ok()
 }
 
-/// A node that cannot keep it only waits for its server next time.
-fn keep(path: &Path, info: &ClusterInfo) {
+/// A node that cannot keep it only waits for its server next time; a server looks into its store.
+pub fn keep(path: &Path, info: &ClusterInfo) {
     if kept_before(path).as_ref() == Some(info) {
         return;
     }
@@ -119,6 +120,41 @@ async fn create<K: Resource>(client: &Client, object: &K) -> Result<bool, Error>
         Err(error) if error.is_already_exists() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// What a cluster cannot change any more, and has been asked to.
+pub fn difference(before: &ClusterInfo, now: &ClusterInfo) -> Option<String> {
+    let domain = |info: &ClusterInfo| vec![info.cluster_domain.clone()];
+    let rows = [
+        (
+            "cluster-cidr",
+            networks(&before.cluster_cidrs),
+            networks(&now.cluster_cidrs),
+        ),
+        (
+            "service-cidr",
+            networks(&before.service_cidrs),
+            networks(&now.service_cidrs),
+        ),
+        ("cluster-domain", domain(before), domain(now)),
+    ];
+    let changed = rows.into_iter().find(|(_, before, now)| before != now);
+    changed.map(|(option, before, now)| {
+        format!(
+            "the data was made with --{option}={}, and now it is {}",
+            before.join(","),
+            now.join(",")
+        )
+    })
+}
+
+/// Ranges as they are meant: 10.42.7.0/16 is 10.42.0.0/16.
+fn networks(texts: &[String]) -> Vec<String> {
+    let network = |text: &String| match text.parse::<ipnet::IpNet>() {
+        Ok(range) => range.trunc().to_string(),
+        Err(_) => text.clone(),
+    };
+    texts.iter().map(network).collect()
 }
 
 fn metadata() -> ObjectMeta {
@@ -156,5 +192,47 @@ fn readers() -> RoleBinding {
             name: well_known::NODES.to_owned(),
             namespace: None,
         }]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(cluster: &str, service: &str, domain: &str) -> ClusterInfo {
+        ClusterInfo {
+            cluster_cidrs: vec![cluster.to_owned()],
+            service_cidrs: vec![service.to_owned()],
+            cluster_dns: Vec::new(),
+            cluster_domain: domain.to_owned(),
+            client_authority: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_cluster_was_made_with_is_told() {
+        let made = info("10.42.0.0/16", "10.43.0.0/16", "cluster.local");
+        let now = |cluster, service, domain| difference(&made, &info(cluster, service, domain));
+        assert_eq!(now("10.42.9.1/16", "10.43.0.0/16", "cluster.local"), None);
+        let rows = [
+            (
+                now("10.44.0.0/16", "10.43.0.0/16", "cluster.local"),
+                "--cluster-cidr=10.42.0.0/16, and now it is 10.44.0.0/16",
+            ),
+            (
+                now("10.42.0.0/16", "10.43.0.0/17", "cluster.local"),
+                "--service-cidr=10.43.0.0/16, and now it is 10.43.0.0/17",
+            ),
+            (
+                now("10.42.0.0/16", "10.43.0.0/16", "home"),
+                "--cluster-domain=cluster.local, and now it is home",
+            ),
+        ];
+        for (told, expected) in rows {
+            assert!(
+                told.as_deref().is_some_and(|text| text.ends_with(expected)),
+                "{told:?}"
+            );
+        }
     }
 }

@@ -3,6 +3,9 @@
 //! An option is one row of [`options::OPTIONS`]. The flag parser, the environment, the configuration
 //! file, the help text and the reference in the README iterate that table; none of them names an option.
 
+pub mod apiserver;
+pub mod conflicts;
+pub mod environment;
 pub mod foreign;
 pub mod options;
 pub mod resolve;

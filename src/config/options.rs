@@ -420,7 +420,11 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "Argument of the API server, under upstream's name, for example token-auth-file=FILE",
         |s, v| {
-            s.kube_apiserver_args.push(key_value(v)?);
+            let argument = key_value(v)?;
+            if let Some(problem) = crate::apiserver::unknown(&argument.0) {
+                return Err(problem);
+            }
+            s.kube_apiserver_args.push(argument);
             Ok(())
         },
     ),
@@ -516,7 +520,8 @@ fn port_range(value: &str) -> Result<(u16, u16), String> {
 }
 
 fn file_mode(value: &str) -> Result<u32, String> {
-    u32::from_str_radix(value, 8)
+    let digits = value.strip_prefix("0o").unwrap_or(value);
+    u32::from_str_radix(digits, 8)
         .ok()
         .filter(|mode| *mode <= 0o777)
         .ok_or_else(|| "expected an octal file mode such as 600 or 644".to_owned())
@@ -644,6 +649,7 @@ mod tests {
             ("service-node-port-range", "200-100"),
             ("node-taint", "a=b:Nonsense"),
             ("write-kubeconfig-mode", "999"),
+            ("kube-apiserver-arg", "token-auth-flie=/x"),
             ("disable", "everything"),
             ("server", "http://x"),
             ("node-name", "Upper"),

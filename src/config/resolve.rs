@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use crate::conflicts::{self, Conflict};
 use crate::foreign;
 use crate::options::{Arity, OPTIONS, OptionRow, Role};
 use crate::settings::Settings;
@@ -44,6 +47,8 @@ pub enum ConfigError {
         origin: &'static str,
         count: usize,
     },
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
     #[error("the configuration file is not a YAML mapping of options to values: {0}")]
     File(String),
 }
@@ -78,6 +83,10 @@ pub fn resolve(role: Role, sources: &Sources<'_>) -> Result<Settings, Vec<Config
     {
         let (values, origin) = values_of(row, sources, &file);
         apply_row(row, values, origin, &mut settings, &mut errors);
+    }
+    if errors.is_empty() && role == Role::Server {
+        let found = conflicts::of_settings(&settings).into_iter();
+        errors.extend(found.map(ConfigError::from));
     }
     if errors.is_empty() {
         Ok(settings)
@@ -188,30 +197,59 @@ fn parse_file(text: &str) -> Result<BTreeMap<String, Vec<String>>, ConfigError> 
     {
         return Ok(BTreeMap::new());
     }
-    let options = serde_saphyr::options! { legacy_octal_numbers: false };
-    let document: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| ConfigError::File(error.to_string()))?;
-    let Value::Object(map) = document else {
+    let options = || serde_saphyr::options! { legacy_octal_numbers: false };
+    let refused = |error: serde_saphyr::Error| ConfigError::File(error.to_string());
+    let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(refused)?;
+    let Value::Object(map) = &document else {
         return Err(ConfigError::File("it holds something else".to_owned()));
     };
-    map.into_iter()
-        .map(|(name, value)| Ok((name.clone(), file_values(&name, value)?)))
-        .collect()
+    if let Some((name, _)) = map.iter().find(|(_, value)| !is_plain(value)) {
+        return Err(ConfigError::File(format!(
+            "{name} holds neither a value nor a list of values"
+        )));
+    }
+    // Read again, as text: what YAML takes for a number (0644, 1.10) means here what was written.
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |yaml| {
+        yaml.deserialize_map(Texts(map))
+    });
+    read.map_err(refused)
 }
 
-fn file_values(name: &str, value: Value) -> Result<Vec<String>, ConfigError> {
-    let scalar = |value: Value| match value {
-        Value::String(text) => Ok(text),
-        Value::Number(number) => Ok(number.to_string()),
-        Value::Bool(flag) => Ok(flag.to_string()),
-        _ => Err(ConfigError::File(format!(
-            "{name} holds neither a value nor a list of values"
-        ))),
-    };
+/// A value, a list of values, or nothing.
+fn is_plain(value: &Value) -> bool {
     match value {
-        Value::Array(items) => items.into_iter().map(scalar).collect(),
-        Value::Null => Ok(Vec::new()),
-        other => Ok(vec![scalar(other)?]),
+        Value::Object(_) => false,
+        Value::Array(items) => items
+            .iter()
+            .all(|item| !item.is_array() && !item.is_object() && !item.is_null()),
+        _ => true,
+    }
+}
+
+/// Reads every value as the text that stands in the file; what kind of value it is has been seen before.
+struct Texts<'a>(&'a serde_json::Map<String, Value>);
+
+impl<'de> Visitor<'de> for Texts<'_> {
+    type Value = BTreeMap<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("options and their values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut all = BTreeMap::new();
+        while let Some(name) = entries.next_key::<String>()? {
+            let values = match self.0.get(&name) {
+                Some(Value::Array(_)) => entries.next_value()?,
+                Some(Value::Null) => {
+                    entries.next_value::<IgnoredAny>()?;
+                    Vec::new()
+                }
+                _ => vec![entries.next_value::<String>()?],
+            };
+            all.insert(name, values);
+        }
+        Ok(all)
     }
 }
 
@@ -294,6 +332,41 @@ mod tests {
         assert!(texts[0].contains("unknown option --flannel-backend (flag): the pod network"));
         assert!(texts[1].contains("is for `sampan server`"));
         assert!(texts[2].contains("expected an IP address"));
+    }
+
+    /// YAML has an opinion on what is a number; the file means what stands in it.
+    #[test]
+    fn values_of_the_file_are_taken_as_they_are_written() {
+        for mode in ["644", "0644", "\"0644\"", "0o644", "'644'"] {
+            let text = format!("write-kubeconfig-mode: {mode}\nnode-label:\n");
+            let settings = run(Role::Server, &[], &[], Some(&text)).unwrap();
+            assert_eq!(settings.write_kubeconfig_mode, 0o644, "{mode}");
+        }
+        let text =
+            "cluster-domain: 1.10\nnode-name: 007\ntls-san: [1e3, 0x10, true]\ndebug: true\n";
+        let settings = run(Role::Server, &[], &[], Some(text)).unwrap();
+        assert_eq!(settings.cluster_domain, "1.10");
+        assert_eq!(settings.node_name.as_deref(), Some("007"));
+        assert_eq!(settings.tls_sans, ["1e3", "0x10", "true"]);
+        assert!(settings.debug);
+        for refused in [
+            "tls-san: {a: b}",
+            "tls-san: [[a]]",
+            "write-kubeconfig-mode: 0.5",
+        ] {
+            assert!(
+                run(Role::Server, &[], &[], Some(refused)).is_err(),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let flags = [("cluster-cidr", "10.0.0.0/8"), ("cluster-dns", "10.1.0.1")];
+        let told = run(Role::Server, &flags, &[], None).unwrap_err();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].to_string().contains("--service-cidr=10.43.0.0/16"));
     }
 
     #[test]

@@ -43,6 +43,10 @@ pub struct Settings {
     pub debug: bool,
 }
 
+/// Lengths of the prefixes that a node gets of the cluster's ranges.
+pub const NODE_PREFIX_V4: u8 = 24;
+pub const NODE_PREFIX_V6: u8 = 64;
+
 /// A part that `--disable` switches off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {

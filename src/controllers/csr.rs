@@ -1,13 +1,14 @@
 //! Certificate signing requests: approves those that nodes may make, signs the approved ones,
 //! removes old ones.
 //!
-//! Watches requests and Nodes (whose addresses a serving certificate may name); writes the
-//! requests' approval and status. Signing takes the cluster's authorities from
+//! Watches requests, Nodes (whose addresses a serving certificate may name) and the Secrets that say whose a node's name
+//! is; writes the requests' approval and status, and the Secret of a name that was free. Signing takes the cluster's authorities from
 //! [`Settings`](crate::Settings); without them nothing is signed.
 //! Upstream counterpart: `pkg/controller/certificates`.
 
 mod approve;
 mod clean;
+mod name;
 mod sign;
 
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
 };
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sampan_client::client::target_of;
@@ -81,6 +82,7 @@ pub struct CertificateController {
     requests: Lister<CertificateSigningRequest>,
     nodes: Lister<Node>,
     services: Lister<Service>,
+    names: Lister<Secret>,
     slices: Lister<EndpointSlice>,
     authorities: Option<Authorities>,
 }
@@ -91,6 +93,8 @@ pub struct Observed {
     node: Option<Arc<Node>>,
     /// Addresses of the other Nodes, of Services and of the API server.
     foreign: HashSet<IpAddr>,
+    /// Whose the name is that a kubelet's client certificate is for.
+    holder: name::Holder,
     authorities: Option<Authorities>,
 }
 
@@ -107,6 +111,7 @@ impl Controller for CertificateController {
             requests,
             nodes,
             services: watches.reads(),
+            names: watches.reads_with(crate::nodename::secrets()),
             slices: watches.reads(),
             authorities: settings.authorities.clone(),
         }
@@ -117,9 +122,13 @@ impl Controller for CertificateController {
         let mut observed = Observed {
             node: None,
             foreign: HashSet::new(),
+            holder: name::Holder::Nobody,
             authorities: self.authorities.clone(),
             request,
         };
+        if observed.is_pending_for(Signer::KubeletClient) {
+            observed.holder = name::holder(&self.names, &observed.request);
+        }
         if observed.is_pending_for(Signer::KubeletServing) {
             let name = approve::node_name(&observed.request).unwrap_or_default();
             for node in self.nodes.list(None) {
@@ -168,8 +177,10 @@ impl Controller for CertificateController {
             }
         };
         if observed.is_pending() {
-            if let Some(message) = approve::judge(observed, signer, &content) {
-                plan.push(approval(request, message, now));
+            let verdict = approve::judge(observed, signer, &content);
+            // In this order: what fails to take the name is not approved.
+            for action in verdict.actions(request, now) {
+                plan.push(action);
             }
         } else if let Some(authorities) = observed
             .authorities
@@ -253,13 +264,19 @@ fn is_issued(request: &CertificateSigningRequest) -> bool {
 
 // === what is written ===
 
-fn approval(request: &CertificateSigningRequest, message: &str, now: Timestamp) -> Action {
-    write_condition(
-        request,
-        "approval",
-        ("Approved", "AutoApproved", message),
-        now,
-    )
+impl approve::Verdict {
+    fn actions(self, request: &CertificateSigningRequest, now: Timestamp) -> Vec<Action> {
+        let write = |condition| write_condition(request, "approval", condition, now);
+        match self {
+            Self::Leave => Vec::new(),
+            Self::Approve { message, takes } => {
+                let taking = takes.map(|secret| Action::create(&*secret));
+                let approval = write(("Approved", "AutoApproved", message));
+                taking.into_iter().chain([approval]).collect()
+            }
+            Self::Deny(message) => vec![write(("Denied", "NodeNameTaken", &message))],
+        }
+    }
 }
 
 /// Checks the request now; the certificate is made when the plan is carried out.

@@ -25,6 +25,7 @@ pub mod mirroring;
 pub mod namespace;
 pub mod nodeipam;
 pub mod nodelifecycle;
+pub mod nodename;
 pub mod owner;
 pub mod podgc;
 pub mod pods;
@@ -60,6 +61,7 @@ use job::JobController;
 use mirroring::MirroringController;
 use nodeipam::NodeIpamController;
 use nodelifecycle::NodeLifecycleController;
+use nodename::NodeNameController;
 use podgc::PodGarbageCollector;
 use protection::{ClaimProtection, ClassProtection, VolumeProtection};
 use replicaset::PodSetController;
@@ -89,6 +91,7 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<PodGarbageCollector>(),
     entry::<AggregationController>(),
     entry::<csr::CertificateController>(),
+    entry::<NodeNameController>(),
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),

@@ -100,7 +100,7 @@ impl Membership<'_> {
                     name: "serving-kubelet",
                     due: CertificateInfo::from_pem(&leaf.certificate_pem)?.due_at(),
                     renew: Box::new(move || {
-                        let made = ensure().map_err(|error| format!("{error:#}"));
+                        let made = ensure().map_err(|error| sampan_util::chain(&*error));
                         Box::pin(std::future::ready(made))
                     }),
                 }])
@@ -128,10 +128,13 @@ fn ensure_leaf(
 }
 
 /// A node that joins a server elsewhere.
-pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    settings: Settings,
+    node: NodeIdentity,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     let parts = Parts::default();
     parts::follow(&parts, &settings.data_dir, &shutdown)?;
-    let node = NodeIdentity::of(&settings)?;
     let newcomer = Newcomer {
         server: settings
             .server
@@ -179,7 +182,10 @@ pub(crate) async fn run_beside(
         kubelet: plane.client(user),
         proxy: plane.client(UserInfo::authenticated("system:kube-proxy", &[])),
         serving: ServerIdentity::new(&ensure_leaf(settings, &plane.pki, &node)?)?,
-        cluster: crate::controlplane::cluster_info(settings, &plane.pki),
+        cluster: crate::controlplane::cluster_info(
+            settings,
+            plane.pki.client_ca.certificate_pem().to_owned(),
+        ),
         place: Place::Here(plane),
     };
     run_node(settings, node, membership, (journal, parts), shutdown).await

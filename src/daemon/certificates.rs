@@ -57,7 +57,7 @@ impl Certificates {
             due: pki.due_at().unwrap_or(SystemTime::UNIX_EPOCH),
             renew: Box::new(move || {
                 let own = own.clone();
-                Box::pin(async move { own.renew().map_err(|error| format!("{error:#}")) })
+                Box::pin(async move { own.renew().map_err(|error| sampan_util::chain(&*error)) })
             }),
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn write_kubeconfig(settings: &Settings, pki: &ServerPki) -> anyhow::
         Ok(()) => Ok(()),
         // Without root the default place cannot be written; the control plane works all the same.
         Err(error) if settings.disable_agent => {
-            tracing::warn!(path = %path.display(), error = format!("{error:#}"),
+            tracing::warn!(path = %path.display(), error = sampan_util::chain(&*error),
                 "the kubeconfig was not written; choose another place with --write-kubeconfig");
             Ok(())
         }

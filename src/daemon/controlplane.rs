@@ -1,7 +1,7 @@
 //! The control plane: store, API server, and what is written into it at every start.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,6 +43,7 @@ use crate::component::Gate;
 use crate::host_facts;
 use crate::node::NodeIdentity;
 use crate::parts;
+use crate::preflight;
 
 /// Who the server is when it prepares the cluster; nothing that serves requests acts as this.
 const SETUP_USER: &str = "system:apiserver";
@@ -132,6 +133,11 @@ impl ControlPlane {
 
     /// Default roles, namespaces, the `kubernetes` Service, and what joining nodes read.
     async fn prepare(&self, settings: &Settings, advertise: &[IpAddr]) -> anyhow::Result<()> {
+        let info = cluster_info(settings, self.pki.client_ca.certificate_pem().to_owned());
+        // Data from before the file was written, or a store that came from elsewhere.
+        if let Ok(before) = sampan_cluster::info::read(&self.setup_client()).await {
+            preflight::refuse_change(&before, &info)?;
+        }
         let user = UserInfo::authenticated(SETUP_USER, &[well_known::MASTERS]);
         let transport = self.server.transport(user);
         let objects = common_objects(settings, advertise);
@@ -159,10 +165,10 @@ impl ControlPlane {
                 .await
                 .context("cannot make the Service of DNS")?;
         }
-        let info = cluster_info(settings, &self.pki);
         sampan_cluster::info::publish(&self.setup_client(), &info)
             .await
             .context("cannot publish the cluster's settings")?;
+        sampan_cluster::info::keep(&cluster_file(settings), &info);
         Ok(())
     }
 
@@ -332,10 +338,7 @@ fn authenticator(
     source: Arc<dyn ObjectSource>,
     password: &str,
 ) -> anyhow::Result<Authenticator> {
-    let mut tokens = match settings.apiserver_arg("token-auth-file") {
-        Some(path) => read_tokens(Path::new(path))?,
-        None => StaticTokens::default(),
-    };
+    let mut tokens = static_tokens(settings)?;
     tokens.insert(
         password,
         UserInfo::authenticated("system:bootstrap:node-token", &[BOOTSTRAPPERS]),
@@ -357,6 +360,13 @@ fn authenticator(
             .with_static_tokens(tokens)
             .with_service_accounts(Arc::new(accounts)),
     )
+}
+
+pub(crate) fn static_tokens(settings: &Settings) -> anyhow::Result<StaticTokens> {
+    match settings.apiserver_arg("token-auth-file") {
+        Some(path) => read_tokens(Path::new(path)),
+        None => Ok(StaticTokens::default()),
+    }
 }
 
 fn read_tokens(path: &Path) -> anyhow::Result<StaticTokens> {
@@ -420,7 +430,12 @@ pub(crate) fn advertised(settings: &Settings, node: Option<&NodeIdentity>) -> Ve
     }
 }
 
-pub(crate) fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo {
+/// What the cluster was made with, readable without its store.
+pub(crate) fn cluster_file(settings: &Settings) -> PathBuf {
+    settings.server_dir().join("cluster.json")
+}
+
+pub(crate) fn cluster_info(settings: &Settings, client_authority: String) -> ClusterInfo {
     let texts = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect();
     ClusterInfo {
         cluster_cidrs: texts(&settings.cluster_cidrs),
@@ -431,7 +446,7 @@ pub(crate) fn cluster_info(settings: &Settings, pki: &ServerPki) -> ClusterInfo 
             .map(ToString::to_string)
             .collect(),
         cluster_domain: settings.cluster_domain.clone(),
-        client_authority: pki.client_ca.certificate_pem().to_owned(),
+        client_authority,
     }
 }
 

@@ -13,6 +13,7 @@ mod logging;
 mod node;
 mod notify;
 mod parts;
+mod preflight;
 mod process;
 mod server;
 pub mod uninstall;
@@ -22,35 +23,52 @@ use sampan_config::Settings;
 
 /// Runs the control plane (and an agent) until a signal ends it.
 pub fn run_server(settings: Settings) -> anyhow::Result<()> {
-    start(settings, |settings, shutdown| async move {
-        server::run(settings, shutdown).await
-    })
+    start(settings, preflight::server, server::run)
 }
 
 /// Runs a node that joins a server, until a signal ends it.
 pub fn run_agent(settings: Settings) -> anyhow::Result<()> {
-    start(settings, |settings, shutdown| async move {
-        agent::run(settings, shutdown).await
-    })
+    start(settings, preflight::agent, agent::run)
 }
 
-fn start<F>(
+/// Whether a server could start with these settings; changes nothing, and does not mind one that runs.
+pub fn check_server(settings: Settings) -> anyhow::Result<()> {
+    preflight::server(&process::with_absolute_paths(settings)?).map(|_| ())
+}
+
+/// Whether an agent could start with these settings; changes nothing, and does not mind one that runs.
+pub fn check_agent(settings: Settings) -> anyhow::Result<()> {
+    preflight::agent(&process::with_absolute_paths(settings)?).map(|_| ())
+}
+
+/// Variables of the environment that look like options of ours and are none.
+pub fn environment_warnings() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    sampan_config::environment::unknown(names)
+}
+
+fn start<N, F>(
     settings: Settings,
-    main: impl FnOnce(Settings, sampan_util::Shutdown) -> F,
+    preflight: fn(&Settings) -> anyhow::Result<N>,
+    main: impl FnOnce(Settings, N, sampan_util::Shutdown) -> F,
 ) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
     logging::init(settings.debug);
+    for warning in environment_warnings() {
+        tracing::warn!("{warning}");
+    }
     sampan_net::install_crypto_provider();
     let settings = process::with_absolute_paths(settings)?;
+    let node = preflight(&settings)?;
     process::raise_file_limit();
     let _lock = process::lock(&settings.data_dir)?;
     let runtime = process::runtime().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let shutdown = sampan_util::Shutdown::new();
         process::shut_down_on_signals(&shutdown)?;
-        main(settings, shutdown).await
+        main(settings, node, shutdown).await
     });
     // Tasks that have not ended by now hold nothing that matters: everything durable is on disk.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));

@@ -8,6 +8,7 @@ use sampan_api::UserInfo;
 use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;
 use sampan_config::Settings;
+use sampan_config::settings::{NODE_PREFIX_V4, NODE_PREFIX_V6};
 use sampan_controllers::csr::Authorities;
 use sampan_host::{Change, Journal};
 use sampan_util::{Parts, Shutdown};
@@ -22,17 +23,20 @@ use crate::{notify, parts};
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 const CONTROLLER_NAMESPACE: &str = "kube-system";
 
-pub(crate) async fn run(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let node = if settings.disable_agent {
-        None
-    } else {
-        Some(NodeIdentity::of(&settings)?)
-    };
+pub(crate) async fn run(
+    settings: Settings,
+    node: Option<NodeIdentity>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     // The API goes last: the others say goodbye through it.
     let serving = Shutdown::new();
     let parts = Parts::default();
     parts::follow(&parts, &settings.data_dir, &shutdown)?;
     let plane = ControlPlane::start(&settings, node.as_ref(), &parts, &serving).await?;
+    if let Some(node) = &node {
+        let folder = settings.server_dir().join("tls");
+        sampan_cluster::node_name::take(&plane.setup_client(), &node.name, &folder).await?;
+    }
     let reporter = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
     let own_name = node.as_ref().map(|node| node.name.as_str());
     parts::record_failures(&parts, reporter, own_name);
@@ -100,6 +104,8 @@ fn controllers(
         plane.pki.server_ca.certificate_pem().to_owned(),
         settings.cluster_cidrs.clone(),
     );
+    own.node_mask_v4 = NODE_PREFIX_V4;
+    own.node_mask_v6 = NODE_PREFIX_V6;
     own.authorities = Some(Authorities {
         client: plane.pki.client_ca.clone(),
         serving: plane.pki.server_ca.clone(),

@@ -14,6 +14,7 @@ pub mod join;
 pub mod jws;
 pub mod key;
 pub mod kubeconfig;
+pub mod node_name;
 pub mod request;
 pub mod server;
 pub mod usage;

@@ -90,6 +90,11 @@ impl CertificateRequest {
         }
     }
 
+    /// What tells its key from others, see [`crate::node_name`].
+    pub fn key_hash(&self) -> String {
+        crate::node_name::key_hash(&self.spki)
+    }
+
     pub(crate) fn subject_der(&self) -> &[u8] {
         &self.subject
     }

@@ -1,6 +1,7 @@
 //! Clock, back-off, supervised tasks and shutdown: what every layer needs and knows nothing of Kubernetes.
 
 pub mod backoff;
+pub mod chain;
 pub mod clock;
 pub mod inbox;
 pub mod part;
@@ -8,6 +9,7 @@ pub mod shutdown;
 pub mod task;
 
 pub use backoff::Backoff;
+pub use chain::chain;
 pub use clock::Clock;
 pub use inbox::Inbox;
 pub use part::Parts;

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use sampan_api::user::well_known::{NODE_USER_PREFIX, NODES};
 use sampan_pki::CertificateRequest;
+use sampan_pki::node_name::refusal;
 
+use super::name::{self, Holder};
 use super::sign::{check_kubelet_client, check_kubelet_serving};
 use super::{Observed, Signer};
 
@@ -18,7 +20,32 @@ const AGENT_USERS: &[&str] = &["system:kube-proxy"];
 struct Rule {
     signer: Signer,
     allows: fn(&Observed, &CertificateRequest) -> bool,
+    /// Whether the name of the node is at stake, and how.
+    name: Name,
     message: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// Who asks has the name already; if nobody's key was noted, this one is.
+    Has,
+    /// Free names are taken, those of others are refused.
+    Wants,
+    /// The certificate is of no node.
+    None,
+}
+
+/// What becomes of a request.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// A person decides.
+    Leave,
+    Approve {
+        message: &'static str,
+        /// Made first: the name of the node was free.
+        takes: Option<Box<Secret>>,
+    },
+    Deny(String),
 }
 
 /// The first rule that allows a request approves it with its message.
@@ -30,6 +57,7 @@ const RULES: &[Rule] = &[
                 && observed.comes_from(NODES)
                 && observed.is_about_itself(content)
         },
+        name: Name::Has,
         message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
     },
     Rule {
@@ -37,6 +65,7 @@ const RULES: &[Rule] = &[
         allows: |observed, content| {
             is_kubelet_client(observed, content) && observed.comes_from(BOOTSTRAPPERS)
         },
+        name: Name::Wants,
         message: "Auto approving kubelet client certificate after SubjectAccessReview.",
     },
     Rule {
@@ -47,6 +76,7 @@ const RULES: &[Rule] = &[
                 && observed.is_about_itself(content)
                 && names_only_the_node(observed, content)
         },
+        name: Name::None,
         message: "Auto approving kubelet serving certificate for the node's own names and addresses.",
     },
     Rule {
@@ -55,20 +85,38 @@ const RULES: &[Rule] = &[
             is_agent_user(content)
                 && (observed.comes_from(NODES) || observed.comes_from(BOOTSTRAPPERS))
         },
+        name: Name::None,
         message: "Auto approving client certificate of a node agent.",
     },
 ];
 
-/// The message of the rule that allows the request.
-pub(super) fn judge(
-    observed: &Observed,
-    signer: Signer,
-    content: &CertificateRequest,
-) -> Option<&'static str> {
+/// What the first rule that allows the request makes of it.
+pub(super) fn judge(observed: &Observed, signer: Signer, content: &CertificateRequest) -> Verdict {
     let mut rules = RULES.iter().filter(|rule| rule.signer == signer);
-    rules
-        .find(|rule| (rule.allows)(observed, content))
-        .map(|rule| rule.message)
+    let Some(rule) = rules.find(|rule| (rule.allows)(observed, content)) else {
+        return Verdict::Leave;
+    };
+    let node = node_of(content);
+    let takes = match (rule.name, &observed.holder) {
+        (Name::None, _) => None,
+        (_, Holder::Nobody) => match name::secret(node, content) {
+            None => return Verdict::Deny(refusal(node)),
+            made => made,
+        },
+        (Name::Wants, Holder::Key(hash)) if *hash != content.key_hash() => {
+            return Verdict::Deny(refusal(node));
+        }
+        (_, Holder::Key(_)) => None,
+    };
+    Verdict::Approve {
+        message: rule.message,
+        takes: takes.map(Box::new),
+    }
+}
+
+fn node_of(content: &CertificateRequest) -> &str {
+    let name = content.common_name.strip_prefix(NODE_USER_PREFIX);
+    name.unwrap_or_default()
 }
 
 impl Observed {
@@ -112,10 +160,7 @@ fn is_reserved(name: &str) -> bool {
 /// server. Before its Node object has addresses only that is checked.
 fn names_only_the_node(observed: &Observed, content: &CertificateRequest) -> bool {
     let node = observed.node.as_deref();
-    let own_name = content
-        .common_name
-        .strip_prefix(NODE_USER_PREFIX)
-        .unwrap_or_default();
+    let own_name = node_of(content);
     let own_ips: Vec<IpAddr> = node.into_iter().flat_map(node_ips).collect();
     let names = content
         .dns_names

@@ -47,6 +47,7 @@ fn observed(request: Value) -> Observed {
         request: Arc::new(object(request)),
         node: None,
         foreign: HashSet::new(),
+        holder: name::Holder::Nobody,
         authorities: Some(Authorities {
             client: authority(),
             serving: authority(),
@@ -64,7 +65,7 @@ fn node(ip: &str) -> Option<Arc<Node>> {
 
 /// The written condition's type, if one is written.
 fn written(plan: &Plan) -> Option<String> {
-    let Some(Action::Write { target, change, .. }) = plan.actions.first().map(|step| &step.action)
+    let Some(Action::Write { target, change, .. }) = plan.actions.last().map(|step| &step.action)
     else {
         return None;
     };
@@ -115,6 +116,53 @@ fn who_may_have_a_kubelet_client_certificate() {
         "bootstrap",
         "system:bootstrappers"
     ));
+}
+
+/// One request for the node `a`, by whom, while the name has this holder: what is written, and whether the name is taken.
+fn named(user: &str, group: &str, holder: fn(&str) -> name::Holder) -> (String, bool) {
+    let signer = "kube-apiserver-client-kubelet";
+    let mut observed = observed(request(&node_subject("a"), signer, &CLIENT, user, group));
+    let own = parse(&observed.request).unwrap().key_hash();
+    observed.holder = holder(&own);
+    let plan = CertificateController::reconcile(&observed, at(10));
+    let takes = match plan.actions.first().map(|step| &step.action) {
+        Some(Action::Create { object, target }) => {
+            assert_eq!(target.namespace.as_deref(), Some("kube-system"));
+            assert_eq!(object["metadata"]["name"], json!("a.node-password.sampan"));
+            let hash = STANDARD.decode(object["data"]["public-key-sha256"].as_str().unwrap());
+            assert_eq!(hash.unwrap(), own.as_bytes());
+            assert_eq!(plan.actions.len(), 2, "the name first, then the approval");
+            true
+        }
+        _ => false,
+    };
+    (written(&plan).unwrap_or_default(), takes)
+}
+
+#[test]
+fn a_name_is_its_first_keys() {
+    use name::Holder::{Key, Nobody};
+    let newcomer = ("bootstrap", "system:bootstrappers");
+    let node = ("system:node:a", "system:nodes");
+    let ask = |(user, group): (&str, &str), holder| named(user, group, holder);
+    let approved = |said: &str| said.starts_with("approval Approved AutoApproved");
+    for who in [newcomer, node] {
+        let (said, takes) = ask(who, |_| Nobody);
+        assert!(approved(&said) && takes, "{said}");
+        let (said, takes) = ask(who, |own| Key(own.to_owned()));
+        assert!(approved(&said) && !takes, "{said}");
+    }
+    let (said, takes) = ask(newcomer, |_| Key("another".to_owned()));
+    assert!(
+        said.starts_with("approval Denied NodeNameTaken: the node name a belongs"),
+        "{said}"
+    );
+    assert!(said.contains("kubectl delete node a") && !takes, "{said}");
+    let (said, takes) = ask(node, |_| Key("another".to_owned()));
+    assert!(
+        approved(&said) && !takes,
+        "a renewal with a new key: {said}"
+    );
 }
 
 #[test]

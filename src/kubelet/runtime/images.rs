@@ -3,7 +3,7 @@
 use super::Error;
 use crate::inotify::FileWatcher;
 use sampan_cri::import::{self, Importer};
-use sampan_util::Shutdown;
+use sampan_util::{Shutdown, chain};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -184,20 +184,6 @@ fn list(folder: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
         }
     }
     Ok(archives)
-}
-
-/// An error with its causes, for one line of the log.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let more = inner.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

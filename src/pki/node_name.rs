@@ -1,0 +1,92 @@
+//! Whose a node's name is: a Secret holds the hash of the key that first joined under it.
+
+use std::path::Path;
+
+use ring::digest;
+
+use crate::certificate::hex;
+use crate::files::{self, PRIVATE};
+use crate::{Error, PrivateKey};
+
+/// Where the Secrets are, of which type, and the key of their data.
+pub const NAMESPACE: &str = "kube-system";
+pub const SECRET_TYPE: &str = "sampan.io/node-password";
+pub const DATA_KEY: &str = "public-key-sha256";
+
+const SUFFIX: &str = ".node-password.sampan";
+const LONGEST_SECRET_NAME: usize = 253;
+
+/// The name of a node's Secret; `None` if the node's name is too long for that.
+pub fn secret_name(node: &str) -> Option<String> {
+    let name = format!("{node}{SUFFIX}");
+    (!node.is_empty() && name.len() <= LONGEST_SECRET_NAME).then_some(name)
+}
+
+/// The node that a Secret of this name is about.
+pub fn node_of(secret_name: &str) -> Option<&str> {
+    secret_name.strip_suffix(SUFFIX)
+}
+
+/// SHA-256 (hex) of a `SubjectPublicKeyInfo`.
+pub fn key_hash(spki: &[u8]) -> String {
+    hex(digest::digest(&digest::SHA256, spki).as_ref())
+}
+
+/// Why a machine may not have the name, and how it is set free.
+pub fn refusal(node: &str) -> String {
+    let Some(secret) = secret_name(node) else {
+        return format!("the node name {node:?} is too long; choose another --node-name");
+    };
+    format!(
+        "the node name {node} belongs to another machine of this cluster, or to this one before its data was lost: choose \
+         another --node-name, or set the name free with `kubectl delete node {node}` (if there is no such node: \
+         `kubectl -n {NAMESPACE} delete secret {secret}`)"
+    )
+}
+
+/// The key in this file; made, and on disk, if there is none that can be read.
+pub fn ensure_key(path: &Path) -> Result<PrivateKey, Error> {
+    if let Some(text) = files::read_optional(path)?
+        && let Ok(key) = PrivateKey::from_pem(&text)
+    {
+        return Ok(key);
+    }
+    let key = PrivateKey::generate()?;
+    files::write_atomic(path, key.pem().as_bytes(), PRIVATE)?;
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{CertificateRequest, RequestSpec};
+
+    #[test]
+    fn a_key_is_made_once() {
+        let path = std::env::temp_dir().join(format!("sampan-node-key-{}", std::process::id()));
+        let first = ensure_key(&path).unwrap();
+        assert_eq!(ensure_key(&path).unwrap().pem(), first.pem());
+        std::fs::write(&path, "half a k").unwrap();
+        assert_ne!(ensure_key(&path).unwrap().pem(), first.pem());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_request_has_the_hash_of_its_key() {
+        let key = PrivateKey::generate().unwrap();
+        let pem = RequestSpec::default().encode(&key).unwrap();
+        let request = CertificateRequest::from_pem(&pem).unwrap();
+        assert_eq!(request.key_hash(), key_hash(&key.spki()));
+    }
+
+    #[test]
+    fn names_of_secrets() {
+        let name = secret_name("pi-4.home").unwrap();
+        assert_eq!(name, "pi-4.home.node-password.sampan");
+        assert_eq!(node_of(&name), Some("pi-4.home"));
+        assert_eq!(secret_name(&"a".repeat(233)), None);
+        assert!(refusal(&"a".repeat(233)).contains("too long"));
+        assert!(refusal("a").contains("kubectl delete node a"));
+    }
+}

@@ -41,19 +41,48 @@ export PATH
 
 # --- role and options: as given, else as they were -------------------------------------------------------------------
 
+for word in "$@"; do
+    case $word in
+    -h | --help)
+        sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '/^set -eu/d'
+        exit 0
+        ;;
+    esac
+done
+
 role=""
 case ${1:-} in
 server | agent)
     role=$1
     shift
     ;;
--h | --help)
-    sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0" | sed '/^set -eu/d'
-    exit 0
-    ;;
 -* | "") ;;
 *) fail "unknown word $1: ./install.sh [server|agent] [options]" ;;
 esac
+
+# The table in README.md holds every option, so that a slip is told before a long build; the executable looks again.
+known_options() {
+    sed -n 's/^| `--\([a-z-]*\)\(=\{0,1\}\)[^`]*` | [a-z]* |.*/\1\2/p' "$here/README.md" 2>/dev/null
+    echo config=
+}
+refuse_unknown() {
+    options=$(known_options)
+    [ "$options" != config= ] || return 0
+    takes_value=0
+    for word in "$@"; do
+        name=${word#--}
+        name=${name%%=*}
+        if [ "$takes_value" = 1 ]; then
+            takes_value=0
+        elif [ "$word" = "$name" ] || ! printf '%s\n' "$options" | grep -qx -e "$name=\{0,1\}"; then
+            fail "unknown option ${word%%=*}: README.md lists those that there are; nothing was done"
+        elif [ "$word" = "--$name" ] && printf '%s\n' "$options" | grep -qx -e "$name="; then
+            takes_value=1
+        fi
+    done
+    [ "$takes_value" = 0 ] || fail "--$name needs a value; nothing was done"
+}
+refuse_unknown "$@"
 
 if as_root test -f "$arguments"; then
     kept_role=$(as_root sed -n 1p "$arguments")
@@ -74,6 +103,13 @@ if as_root test -f "$arguments"; then
             IFS=$old_ifs
         fi
         say "options as before: $role $*"
+    fi
+fi
+if [ -z "$role" ] && as_root test -f "$list"; then
+    # A first start that failed has left no arguments, but perhaps data.
+    kept_data=$(as_root sed -n 's/^data-dir //p' "$list" | head -n 1)
+    if as_root test -f "$kept_data/agent/tls/server-ca.crt" && ! as_root test -d "$kept_data/server"; then
+        fail "this machine is an agent, and its options are not known: ./install.sh agent --server https://FIRST-MACHINE:6443"
     fi
 fi
 role=${role:-server}
@@ -188,6 +224,26 @@ binary=${SAMPAN_BINARY:-}
 [ -x "$binary" ] || fail "$binary is not an executable"
 "$binary" version >/dev/null || fail "$binary does not run on this machine"
 
+# Options given through the environment go to the service; the token is in there, hence the mode. Those of an earlier
+# run stay until they are given anew.
+environment_lines() {
+    ours=$(env | grep '^SAMPAN_[A-Z_]*=' | grep -Ev '^SAMPAN_(BINARY|BIN_DIR|SKIP_START)=' || true)
+    kept=$(as_root cat "$etc/sampan.env" 2>/dev/null || true)
+    printf '%s\n' "$kept" | while IFS= read -r line; do
+        case $line in
+        SAMPAN_*=*) printf '%s\n' "$ours" | grep -q "^${line%%=*}=" || printf '%s\n' "$line" ;;
+        esac
+    done
+    printf '%s\n' "$ours" | while IFS= read -r line; do
+        [ -z "$line" ] || printf '%s="%s"\n' "${line%%=*}" "$(printf '%s' "${line#*=}" | sed 's/[\\"$`]/\\&/g')"
+    done
+}
+
+# As the service will see them; what runs now goes on if they are refused.
+# shellcheck disable=SC2016 # the inner shell expands these
+environment_lines | as_root sh -c 'set -a; eval "$(cat)"; set +a; exec "$@"' check "$binary" "$role" "$@" --check ||
+    fail "it could not start with these options; nothing was done"
+
 # --- what a node needs -----------------------------------------------------------------------------------------------
 
 runtime=$(option container-runtime-endpoint SAMPAN_CONTAINER_RUNTIME_ENDPOINT "" "$@")
@@ -221,23 +277,6 @@ command_line() {
     how=$1
     shift
     for word in "$@"; do printf ' %s' "$($how "$word")"; done
-}
-
-# Options given through the environment go to the service; the token is in there, hence the mode. Those of an earlier
-# run stay until they are given anew.
-environment_file() {
-    ours=$(env | grep '^SAMPAN_[A-Z_]*=' | grep -Ev '^SAMPAN_(BINARY|BIN_DIR|SKIP_START)=' || true)
-    kept=$(as_root cat "$etc/sampan.env" 2>/dev/null || true)
-    {
-        printf '%s\n' "$kept" | while IFS= read -r line; do
-            case $line in
-            SAMPAN_*=*) printf '%s\n' "$ours" | grep -q "^${line%%=*}=" || printf '%s\n' "$line" ;;
-            esac
-        done
-        printf '%s\n' "$ours" | while IFS= read -r line; do
-            [ -z "$line" ] || printf '%s="%s"\n' "${line%%=*}" "$(printf '%s' "${line#*=}" | sed 's/[\\"$`]/\\&/g')"
-        done
-    } | put "$etc/sampan.env" 600
 }
 
 # What `sampan uninstall` takes back; lines of earlier runs stay (a package installed then is there still).
@@ -298,6 +337,14 @@ stop_background() {
     done
 }
 
+# Which process works on the data: its number and when it began, so that one of an earlier run is told from a new one.
+holder() {
+    pid=$(as_root cat "$data_dir/lock" 2>/dev/null || true)
+    [ -n "$pid" ] || return 0
+    began=$(as_root sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)
+    [ -z "$began" ] || printf '%s:%s' "$pid" "$began"
+}
+
 # How far the log went before this start: what comes after is about it.
 before=$(as_root wc -c 2>/dev/null <"$log" || echo 0)
 started_at=$(date '+%Y-%m-%d %H:%M:%S')
@@ -317,13 +364,6 @@ alive() {
     fi
 }
 
-environment_file
-note_installed
-case $manager in
-systemd) with_systemd "$@" ;;
-openrc) with_openrc "$@" ;;
-none) with_nothing "$@" ;;
-esac
 # Only what has worked is what the next run goes on with.
 keep_options() {
     {
@@ -331,6 +371,16 @@ keep_options() {
         for option in "$@"; do printf '%s\n' "$option"; done
     } | put "$arguments" 600
 }
+environment_lines | put "$etc/sampan.env" 600
+note_installed
+earlier=$(holder)
+# What a first start that fails leaves must not become something else with the next run.
+as_root test -f "$arguments" || keep_options "$@"
+case $manager in
+systemd) with_systemd "$@" ;;
+openrc) with_openrc "$@" ;;
+none) with_nothing "$@" ;;
+esac
 if [ "${SAMPAN_SKIP_START:-0}" = 1 ]; then
     keep_options "$@"
     exit 0
@@ -340,9 +390,15 @@ fi
 
 say "waiting until it is ready (log: $log)"
 probe() {
+    now=$(holder)
+    # What answers may be an earlier run, and what lies on the disk may be left of one.
+    [ -n "$now" ] && [ "$now" != "$earlier" ] && answers "$@" && [ "$(holder)" = "$now" ]
+}
+answers() {
     if [ "$role" = agent ]; then
         # The Node may still be called ready from before: this start must have come so far.
-        new_log | grep -q ' joined ' && as_root "$bin_dir/sampan" status --quiet --data-dir "$data_dir" 2>/dev/null
+        [ -n "$(kept_environment SAMPAN_LOG)" ] || new_log | grep -q ' joined ' || return 1
+        as_root "$bin_dir/sampan" status --quiet --data-dir "$data_dir" 2>/dev/null
     else
         # shellcheck disable=SC2016 # the inner shell expands these
         as_root sh -c 'set -a; . "$1"; set +a; shift; exec "$@"' probe "$etc/sampan.env" "$bin_dir/sampan" status --quiet "$@" 2>/dev/null

@@ -12,6 +12,14 @@ use crate::node::NodeIdentity;
 
 /// The node of a server that may start with these settings, if it is to have one.
 pub(crate) fn server(settings: &Settings) -> anyhow::Result<Option<NodeIdentity>> {
+    let made_by_agent = settings.agent_dir().join("tls/server-ca.crt").exists();
+    if made_by_agent && !settings.server_dir().exists() {
+        anyhow::bail!(
+            "{} is the data of an agent, whose Pods a server would end: give another --data-dir, or take the agent off with \
+             `sampan uninstall --purge`",
+            settings.data_dir.display()
+        );
+    }
     check_token(settings)?;
     controlplane::static_tokens(settings)?;
     if let Some(before) = info::kept_before(&controlplane::cluster_file(settings)) {
@@ -36,6 +44,12 @@ pub(crate) fn agent(settings: &Settings) -> anyhow::Result<NodeIdentity> {
         .server
         .as_ref()
         .context("an agent needs --server, the URL of a server to join")?;
+    if settings.server_dir().join("db").exists() {
+        anyhow::bail!(
+            "{} is the data of a server: give another --data-dir, or take the server off with `sampan uninstall --purge`",
+            settings.data_dir.display()
+        );
+    }
     check_token(settings)?;
     need_root("an agent runs containers and sets up their network", "")?;
     NodeIdentity::of(settings)

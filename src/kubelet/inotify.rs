@@ -1,7 +1,7 @@
 //! File changes as events, one inotify instance for the whole process (the kernel allows a user only 128).
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -43,7 +43,37 @@ struct Shared {
 struct Listener {
     notify: Notify,
     closed: AtomicBool,
+    /// Kept for those who ask for it.
+    names: Option<Mutex<Names>>,
 }
+
+/// Files of a folder that somebody works on.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// Written to, and not closed yet.
+    pub writing: BTreeSet<String>,
+    /// Closed after writing, or moved in whole, since the last look.
+    pub closed: BTreeSet<String>,
+}
+
+impl Names {
+    fn hear(&mut self, name: &str, events: ReadFlags) {
+        let gone = ReadFlags::MOVED_FROM | ReadFlags::DELETE;
+        if events.intersects(gone) {
+            self.writing.remove(name);
+            self.closed.remove(name);
+        } else if events.intersects(CLOSED) {
+            self.writing.remove(name);
+            self.closed.insert(name.to_owned());
+        } else if events.contains(ReadFlags::MODIFY) {
+            self.writing.insert(name.to_owned());
+            self.closed.remove(name);
+        }
+    }
+}
+
+/// Whoever was writing is done.
+const CLOSED: ReadFlags = ReadFlags::CLOSE_WRITE.union(ReadFlags::MOVED_TO);
 
 /// Says that something changed and hardly what: whoever listens looks again.
 #[derive(Debug)]
@@ -75,8 +105,22 @@ impl FileWatcher {
 
     /// Watches a file, or a folder and what is directly in it.
     pub fn watch(&self, path: &Path) -> io::Result<FileWatch> {
+        self.add(path, Listener::default())
+    }
+
+    /// Watches a folder and remembers which of its files are being written, see [`FileWatch::names`].
+    pub fn watch_names(&self, folder: &Path) -> io::Result<FileWatch> {
+        let names = Some(Mutex::default());
+        let listener = Listener {
+            names,
+            ..Listener::default()
+        };
+        self.add(folder, listener)
+    }
+
+    fn add(&self, path: &Path, listener: Listener) -> io::Result<FileWatch> {
         let shared = Arc::clone(&self.0.shared);
-        let listener = Arc::new(Listener::default());
+        let listener = Arc::new(listener);
         let descriptor = {
             let mut watches = shared.watches();
             let descriptor = inotify::add_watch(shared.fd.get_ref(), path, FLAGS)?;
@@ -100,6 +144,21 @@ impl FileWatch {
         self.listener.notify.notified().await;
         Changed {
             closed: self.listener.closed.swap(false, Ordering::AcqRel),
+        }
+    }
+}
+
+impl FileWatch {
+    /// Who is being written now, and who was closed since the last call.
+    pub fn names(&self) -> Names {
+        let Some(names) = &self.listener.names else {
+            return Names::default();
+        };
+        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = names.writing.clone();
+        Names {
+            writing,
+            closed: std::mem::take(&mut names.closed),
         }
     }
 }
@@ -132,15 +191,22 @@ impl Shared {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, descriptor: i32, closed: bool) {
+    fn tell(&self, descriptor: i32, events: ReadFlags, name: Option<&str>) {
         for listener in self.watches().get(&descriptor).into_iter().flatten() {
-            listener.tell(closed);
+            if let (Some(names), Some(name)) = (&listener.names, name) {
+                let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+                names.hear(name, events);
+            }
+            listener.tell(events.intersects(CLOSED));
         }
     }
 
     /// Events were lost: everybody looks again.
     fn tell_all(&self) {
         for listener in self.watches().values().flatten() {
+            if let Some(names) = &listener.names {
+                *names.lock().unwrap_or_else(PoisonError::into_inner) = Names::default();
+            }
             listener.tell(true);
         }
     }
@@ -168,10 +234,8 @@ async fn read(shared: Arc<Shared>) {
                     shared.tell_all();
                 }
                 Ok(event) => {
-                    let closed = event
-                        .events()
-                        .intersects(ReadFlags::CLOSE_WRITE | ReadFlags::MOVED_TO);
-                    shared.tell(event.wd(), closed);
+                    let name = event.file_name().and_then(|name| name.to_str().ok());
+                    shared.tell(event.wd(), event.events(), name);
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => break,
@@ -211,5 +275,31 @@ mod tests {
         drop(second);
         assert!(watcher.0.shared.watches().is_empty());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn files_that_are_being_written_are_known_by_name() {
+        use std::io::Write as _;
+        let folder = std::env::temp_dir().join(format!("sampan-names-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let watch = FileWatcher::new().unwrap().watch_names(&folder).unwrap();
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let mut slow = std::fs::File::create(folder.join("slow")).unwrap();
+        slow.write_all(b"a").unwrap();
+        std::fs::write(folder.join("whole"), "b").unwrap();
+        let mut names = Names::default();
+        while names.closed.is_empty() {
+            watch.changed().await;
+            names = watch.names();
+        }
+        assert_eq!(
+            (names.writing, names.closed),
+            (set(&["slow"]), set(&["whole"]))
+        );
+        drop(slow);
+        while !watch.changed().await.closed {}
+        let names = watch.names();
+        assert_eq!((names.writing, names.closed), (set(&[]), set(&["slow"])));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

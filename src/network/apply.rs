@@ -62,6 +62,24 @@ impl Links {
         Ok(complaints)
     }
 
+    /// Whether link, addresses and routes are as the plan in place wants them.
+    pub fn is_intact(&mut self, plan: &NodePlan) -> Result<bool, Error> {
+        for name in [NODE_LINK_PEER, NODE_LINK] {
+            if !self.kernel.find_link(name)?.is_some_and(|link| link.up) {
+                return Ok(false);
+            }
+        }
+        let link = self.kernel.link(NODE_LINK)?;
+        let addresses = self.kernel.addresses()?;
+        let held = |gateway: &IpAddr| {
+            let is_it = |a: &Address| a.link == link.index && a.network.addr() == *gateway;
+            addresses.iter().any(is_it)
+        };
+        let routes = self.kernel.routes()?;
+        let wanted = wanted_routes(plan, &link);
+        Ok(plan.gateways.iter().all(held) && wanted.iter().all(|route| is_among(route, &routes)))
+    }
+
     fn forwarding(&self, plan: &NodePlan) -> Result<(), Error> {
         let any = |ipv6: bool| plan.gateways.iter().any(|g| g.is_ipv6() == ipv6);
         if any(false) {
@@ -170,6 +188,16 @@ impl Links {
             .find(|l| Some(l.index) == index && !l.loopback);
         Ok(link.map(|l| l.mtu))
     }
+}
+
+/// What the kernel adds by itself (the link that leads to a gateway) is no difference.
+fn is_among(wanted: &Route, routes: &[Route]) -> bool {
+    let same = |route: &Route| {
+        let link = wanted.link.is_none() || wanted.link == route.link;
+        let source = wanted.source.is_none() || wanted.source == route.source;
+        wanted.destination == route.destination && wanted.gateway == route.gateway && link && source
+    };
+    routes.iter().any(same)
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -231,7 +231,11 @@ impl Follower<'_> {
             };
             wanted = match wake {
                 Wake::Nodes | Wake::Retry => self.wanted(),
-                Wake::Links => self.again(),
+                // News of our own changes come late, and others' changes need not concern us.
+                Wake::Links => match self.links_are_intact() {
+                    Ok(true) => None,
+                    _ => self.again(),
+                },
                 Wake::Tables => match self.server.tables_are_intact() {
                     Ok(true) => None,
                     _ => self.again(),
@@ -269,6 +273,13 @@ impl Follower<'_> {
         let plan = plan_node(self.settings, &facts)?;
         write_last(self.settings, &facts);
         (self.applied.as_ref() != Some(&plan)).then_some(plan)
+    }
+
+    fn links_are_intact(&self) -> Result<bool, Error> {
+        let Some(plan) = &self.applied else {
+            return Ok(false);
+        };
+        Ok(Links::open(self.journal)?.is_intact(plan)?)
     }
 
     /// The plan that was in place, to be put in place anew.

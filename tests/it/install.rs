@@ -223,19 +223,24 @@ fn installs_upgrades_and_leaves_without_an_init_system() {
     );
     assert_eq!(id(), container, "an upgrade leaves containers alone");
 
-    let failed = output(&mut machine.install(&[
-        "server",
-        &data,
-        "--write-kubeconfig",
-        kubeconfig,
-        "--cluster-cidr=none",
-    ]));
-    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
-    assert!(!failed.status.success());
+    let refused = refusals(&machine, &data);
+    assert_eq!(id(), container, "what was refused has stopped nothing");
+    // What cannot be seen beforehand: nobody has this address.
+    let base = ["server", &data, "--write-kubeconfig", kubeconfig];
+    let told = fails(&mut machine.install(&[&base[..], &["--bind-address=10.97.0.99"]].concat()));
     assert!(
-        told.contains("it has ended: option --cluster-cidr (flag)"),
+        told.contains("it has ended: cannot listen on 10.97.0.99:6443"),
         "{told}"
     );
+    run(&mut machine.install(&[]));
+    // The one that runs is not known any more, and answers.
+    machine.shell("cp /run/sampan.pid /run/kept.pid; rm /run/sampan.pid");
+    let told = fails(&mut machine.install(&[]));
+    assert!(
+        told.contains("it has ended: another sampan already runs"),
+        "{told}"
+    );
+    machine.shell("mv /run/kept.pid /run/sampan.pid");
     run(&mut machine.install(&[]));
     assert_eq!(id(), container);
 
@@ -272,11 +277,70 @@ fn installs_upgrades_and_leaves_without_an_init_system() {
     let left = difference(&before, &machine.picture());
     assert!(left.is_empty(), "left after a purge: {left:#?}");
     println!(
-        "install (no init system): installed, upgraded in place 2 times, 1 failed start told its reason, \
-         uninstalled 2 times; {} facts of the machine as before, {} steps taken back",
+        "install (no init system): installed, upgraded in place 3 times, {refused} wrong calls refused with the server going on, \
+         2 failed starts told their reason, uninstalled 2 times; {} facts of the machine as before, {} steps taken back",
         before.len(),
         said.lines().count()
     );
+}
+
+/// What a command that must fail says of it.
+fn fails(command: &mut Command) -> String {
+    let failed = output(command);
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success(), "{command:?} should fail: {told}");
+    told
+}
+
+/// Calls that are refused before anything is done: the process goes on, and so does every file. Returns how many.
+fn refusals(machine: &Machine, data: &str) -> usize {
+    const ROWS: &[(&[&str], &str)] = &[
+        (&["--cluster-cidr=none"], "option --cluster-cidr (flag)"),
+        (
+            &["--cluster-cidr=10.43.0.0/17"],
+            "--cluster-cidr=10.43.0.0/17 and --service-cidr=10.43.0.0/16 overlap",
+        ),
+        (
+            &["--cluster-cidr=10.44.0.0/16"],
+            "the data was made with --cluster-cidr=10.42.0.0/16, and now it is 10.44.0.0/16",
+        ),
+        (
+            &["--service-cidr=10.97.0.0/16"],
+            "--service-cidr=10.97.0.0/16 holds 10.97.0.1, an address of this machine",
+        ),
+        (
+            &["--kube-apiserver-arg=token-auth-flie=/x"],
+            "the API server has no argument token-auth-flie here",
+        ),
+        (&["--kubelet-arg=max-pods=x"], "--kubelet-arg=max-pods=x"),
+        (
+            &["--clutser-cidr=10.44.0.0/16"],
+            "unknown option --clutser-cidr",
+        ),
+        (&["surplus"], "unknown option surplus"),
+        (&["--tls-san"], "--tls-san needs a value"),
+    ];
+    let picture = "md5sum /etc/sampan/* /usr/local/bin/sampan; cat /run/sampan.pid; kill -0 $(cat /run/sampan.pid)";
+    let before = machine.shell(picture);
+    for (options, expected) in ROWS {
+        let told = fails(&mut machine.install(&[&["server", data], *options].concat()));
+        assert!(
+            told.contains(expected) && told.contains("nothing was done"),
+            "{told}"
+        );
+        assert_eq!(machine.shell(picture), before, "{options:?}");
+    }
+    for call in [&["--help"][..], &["server", "--help"], &["agent", "-h"]] {
+        let said = run(&mut machine.install(call));
+        assert!(said.contains("./install.sh [server|agent]"), "{said}");
+        assert_eq!(machine.shell(picture), before, "{call:?}");
+    }
+    let mut check = machine.sampan(&["server", data, "--check"]);
+    let checked = output(check.env("SAMPAN_DATADIR", "/x"));
+    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    let warning = "warning: the environment variable SAMPAN_DATADIR means nothing to sampan; the nearest option is SAMPAN_DATA_DIR";
+    assert!(checked.status.success() && told.contains(warning), "{told}");
+    ROWS.len() + 3
 }
 
 /// Starts what the unit says, as systemd would.
@@ -533,14 +597,13 @@ fn installs_an_agent() {
     });
     let data = format!("--data-dir={}", machine.data_dir);
     let url = "--server=https://10.97.0.1:6443";
-    let said = run(&mut machine.install(&[
-        "agent",
-        url,
-        &data,
-        "--token",
-        token.trim(),
-        "--node-name=i",
-    ]));
+    // A first start that fails: what comes next is an agent all the same.
+    let options = ["agent", url, &data, "--node-name=i", "--token"];
+    let told = fails(&mut machine.install(&[&options[..], &["wrong"]].concat()));
+    assert!(told.contains("it has ended: the server"), "{told}");
+    let told = fails(&mut machine.install(&[]));
+    assert!(told.contains("it has ended: the server"), "{told}");
+    let said = run(&mut machine.install(&[&options[..], &[token.trim()]].concat()));
     assert!(said.contains("the agent runs"), "{said}");
     let nodes = run(&mut machine.kubectl(&format!("{folder}/kubeconfig"), "get nodes"));
     assert!(
@@ -549,21 +612,46 @@ fn installs_an_agent() {
             .any(|line| line.starts_with("i ") && line.contains(" Ready ")),
         "{nodes}"
     );
+    let kubectl = |arguments: &str| machine.kubectl(&format!("{folder}/kubeconfig"), arguments);
+    machine.shell(&format!("echo \"{POD}\" >/var/log/pod.yaml"));
+    run(&mut kubectl("apply -f /var/log/pod.yaml"));
+    run(&mut kubectl(
+        "wait --for=condition=Ready pod/p --timeout=60s",
+    ));
+    let id = || {
+        run(&mut kubectl(
+            "get pod p -o jsonpath={.status.containerStatuses[0].containerID}",
+        ))
+    };
+    let container = id();
     // The token is not needed again, nor are the options.
     let said = run(&mut machine.install(&[]));
     assert!(
         said.contains("options as before: agent --server=https://10.97.0.1:6443"),
         "{said}"
     );
-    let refused = output(&mut machine.install(&["server"]));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is installed as agent"));
+    assert!(fails(&mut machine.install(&["server"])).contains("is installed as agent"));
+    // Even if nobody knows any more how it was installed, an agent does not become a server.
+    machine.shell("mv /etc/sampan/arguments /etc/sampan/kept");
+    let told = fails(&mut machine.install(&[]));
+    assert!(told.contains("this machine is an agent"), "{told}");
+    let told = fails(&mut machine.install(&["server", &data]));
+    assert!(
+        told.contains("is the data of an agent") && told.contains("nothing was done"),
+        "{told}"
+    );
+    machine.shell("mv /etc/sampan/kept /etc/sampan/arguments");
+    run(&mut machine.install(&[]));
+    assert_eq!(id(), container, "the Pod goes on");
+    machine.shell("rm /var/log/pod.yaml");
     run(&mut machine.sampan(&["uninstall", "--purge"]));
     drop(server);
     machine.shell("rm -rf /var/lib/.kube");
     let left = difference(&before, &machine.picture());
     assert!(left.is_empty(), "left after a purge: {left:#?}");
     println!(
-        "install (agent): joined, upgraded without its token being given again, purged; {} facts as before",
+        "install (agent): 2 starts with a wrong token told so, joined, upgraded 2 times without its token being given again \
+         with 1 Pod going on, 3 calls that would make it a server refused, purged; {} facts as before",
         before.len()
     );
 }

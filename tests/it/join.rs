@@ -1,5 +1,7 @@
 //! Nodes among themselves and with their server: what each tells about itself, what it keeps, how it comes back.
 
+mod names;
+
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -334,7 +334,19 @@ async fn archives_are_imported_when_they_appear_and_only_once() {
     let image = "example.com/archived:1";
     std::fs::create_dir_all(node.settings.images_dir()).unwrap();
     let archive = docker_archive(&busybox(image), image);
-    std::fs::write(node.settings.images_dir().join("a.tar"), archive).unwrap();
+    let mut file = std::fs::File::create(node.settings.images_dir().join("a.tar")).unwrap();
+    for part in archive.chunks(archive.len() / 20 + 1) {
+        std::io::Write::write_all(&mut file, part).unwrap();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(
+            !handle
+                .importer()
+                .has_all(&[image.to_owned()])
+                .await
+                .unwrap()
+        );
+    }
+    drop(file);
     let mut attempts = 0;
     let names = [image.to_owned()];
     while !handle.importer().has_all(&names).await.unwrap() {

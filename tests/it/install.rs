@@ -223,6 +223,7 @@ fn installs_upgrades_and_leaves_without_an_init_system() {
     );
     assert_eq!(id(), container, "an upgrade leaves containers alone");
 
+    let answer = tour(&machine, kubeconfig);
     let refused = refusals(&machine, &data);
     assert_eq!(id(), container, "what was refused has stopped nothing");
     // What cannot be seen beforehand: nobody has this address.
@@ -277,11 +278,47 @@ fn installs_upgrades_and_leaves_without_an_init_system() {
     let left = difference(&before, &machine.picture());
     assert!(left.is_empty(), "left after a purge: {left:#?}");
     println!(
-        "install (no init system): installed, upgraded in place 3 times, {refused} wrong calls refused with the server going on, \
+        "install (no init system): installed, an archive written over 3 s imported once (its Pod {answer} answers by name), \
+         upgraded in place 3 times, {refused} wrong calls refused with the server going on, \
          2 failed starts told their reason, uninstalled 2 times; {} facts of the machine as before, {} steps taken back",
         before.len(),
         said.lines().count()
     );
+}
+
+/// The way of the README's tour: an image of the machine's own busybox, copied slowly, imported once.
+fn tour(machine: &Machine, kubeconfig: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let folder = format!("{}/agent/images", machine.data_dir);
+    let busybox = tools().join("busybox/bin/busybox").display().to_string();
+    // A copy in twenty parts, as over a slow line.
+    machine.shell(&format!(
+        "BUSYBOX={busybox} {root}/packaging/web-image.sh >/var/lib/web.tar && mkdir -p {folder} && \
+         size=$(wc -c </var/lib/web.tar) && exec 3>{folder}/web.tar && part=0 && while [ $part -lt 20 ]; do \
+         dd if=/var/lib/web.tar bs=$((size / 19)) skip=$part count=1 status=none >&3; part=$((part + 1)); sleep 0.15; done"
+    ));
+    let kubectl = |arguments: &str| run(&mut machine.kubectl(kubeconfig, arguments));
+    kubectl("create deployment web --image=sampan.test/web:1 --replicas=2");
+    kubectl("expose deployment web --port=80 --target-port=8080");
+    kubectl("rollout status deployment web --timeout=60s");
+    let answer = eventually("the Service answers by its name", MINUTE, || {
+        let url = "http://web.default.svc.cluster.local";
+        let asking = format!("exec deploy/web -- wget -qO- {url}");
+        attempt(&mut machine.kubectl(kubeconfig, &asking))
+    });
+    assert!(answer.starts_with("web-"), "{answer}");
+    let log = machine.shell("cat /var/log/sampan.log");
+    let about = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(about("images imported"), 1, "{log}");
+    assert_eq!(about("cannot import"), 0, "{log}");
+    assert_eq!(
+        about("another program has changed the pod network"),
+        0,
+        "{log}"
+    );
+    kubectl("delete service/web deployment/web --wait=true");
+    machine.shell("rm /var/lib/web.tar");
+    answer.trim().to_owned()
 }
 
 /// What a command that must fail says of it.
@@ -530,6 +567,7 @@ fn the_scripts_are_posix_shell() {
     for script in [
         "install.sh",
         "packaging/sampan.openrc",
+        "packaging/web-image.sh",
         "tests/run",
         "tests/tools/need",
     ] {

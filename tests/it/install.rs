@@ -342,7 +342,7 @@ fn refusals(machine: &Machine, data: &str) -> usize {
             "the data was made with --cluster-cidr=10.42.0.0/16, and now it is 10.44.0.0/16",
         ),
         (
-            &["--service-cidr=10.97.0.0/16"],
+            &["--service-cidr=10.97.0.0/16", "--data-dir=/var/lib/new"],
             "--service-cidr=10.97.0.0/16 holds 10.97.0.1, an address of this machine",
         ),
         (

@@ -282,23 +282,26 @@ mod tests {
         use std::io::Write as _;
         let folder = std::env::temp_dir().join(format!("sampan-names-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let watch = FileWatcher::new().unwrap().watch_names(&folder).unwrap();
+        let watcher = FileWatcher::new().unwrap();
+        let watch = watcher.watch_names(&folder).unwrap();
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let closed = async || loop {
+            watch.changed().await;
+            let names = watch.names();
+            if !names.closed.is_empty() {
+                return names;
+            }
+        };
         let mut slow = std::fs::File::create(folder.join("slow")).unwrap();
         slow.write_all(b"a").unwrap();
         std::fs::write(folder.join("whole"), "b").unwrap();
-        let mut names = Names::default();
-        while names.closed.is_empty() {
-            watch.changed().await;
-            names = watch.names();
-        }
+        let names = closed().await;
         assert_eq!(
             (names.writing, names.closed),
             (set(&["slow"]), set(&["whole"]))
         );
         drop(slow);
-        while !watch.changed().await.closed {}
-        let names = watch.names();
+        let names = closed().await;
         assert_eq!((names.writing, names.closed), (set(&[]), set(&["slow"])));
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -97,3 +97,64 @@ fn a_node_name_belongs_to_the_machine_that_joined_first() {
          the owner came back without its certificate 2 times; free after the Node was deleted, and given to the next machine"
     );
 }
+
+/// What a server said that did not start.
+fn refusal(folder: &Path, namespace: &Namespace, options: &[&str]) -> String {
+    let mut all = vec![
+        "--disable-agent".to_owned(),
+        format!("--write-kubeconfig={}", folder.join("kubeconfig").display()),
+    ];
+    all.extend(options.iter().map(|&option| option.to_owned()));
+    let log = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let before = log().len();
+    let mut server = Sampan::start("server", folder, Some(namespace), &all);
+    assert!(!server.wait(), "{options:?} should be refused");
+    log().split_off(before)
+}
+
+#[test]
+fn data_keeps_the_ranges_that_it_was_made_with() {
+    const ROWS: &[(&str, &str)] = &[
+        (
+            "--cluster-cidr=10.44.0.0/16",
+            "the data was made with --cluster-cidr=10.42.0.0/16, and now it is 10.44.0.0/16",
+        ),
+        (
+            "--service-cidr=10.44.0.0/16",
+            "the data was made with --service-cidr=10.43.0.0/16, and now it is 10.44.0.0/16",
+        ),
+        (
+            "--cluster-domain=home",
+            "the data was made with --cluster-domain=cluster.local, and now it is home",
+        ),
+    ];
+    let scratch = Scratch::new("made");
+    let nodes = netns::pair();
+    let folder = scratch.path().join("a");
+    let mut server = start_server(scratch.path(), &nodes[0], &["--disable-agent"]);
+    server.terminate();
+    // By the file beside the store, and for data of a time before it by the store itself.
+    for has_file in [true, false] {
+        let file = server.data_dir.join("server/cluster.json");
+        if !has_file {
+            std::fs::remove_file(&file).unwrap();
+        }
+        for (option, expected) in ROWS {
+            let told = refusal(&folder, &nodes[0], &[option]);
+            assert!(told.contains(&format!("sampan: {expected}")), "{told}");
+        }
+        assert_eq!(
+            file.exists(),
+            has_file,
+            "what was refused has written nothing"
+        );
+    }
+    let mut again = start_server(scratch.path(), &nodes[0], &["--disable-agent"]);
+    let service = run(&mut again.kubectl("get service kubernetes -o jsonpath={.spec.clusterIP}"));
+    assert_eq!(service, "10.43.0.1");
+    again.terminate();
+    println!(
+        "ranges: {} changes refused on existing data, each by its file and by its store; the cluster is as it was",
+        ROWS.len()
+    );
+}

@@ -63,7 +63,8 @@ where
     let settings = process::with_absolute_paths(settings)?;
     let node = preflight(&settings)?;
     process::raise_file_limit();
-    let _lock = process::lock(&settings.data_dir)?;
+    let data_dir = settings.data_dir.clone();
+    let _lock = process::lock(&data_dir)?;
     let runtime = process::runtime().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let shutdown = sampan_util::Shutdown::new();
@@ -72,5 +73,9 @@ where
     });
     // Tasks that have not ended by now hold nothing that matters: everything durable is on disk.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    // Containers outlive sampan, but not the machine: nobody else would ask them to end.
+    if process::machine_goes_down() {
+        uninstall::end_containers(&data_dir);
+    }
     result
 }

@@ -3,6 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 use sampan_config::Settings;
@@ -40,6 +41,22 @@ pub(crate) fn raise_file_limit() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// Whether the whole machine is going down, as far as systemd tells its services. It waits long for processes that no
+/// service ends, such as containers; other init systems end them without asking.
+pub(crate) fn machine_goes_down() -> bool {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return false;
+    }
+    let mut systemctl = Command::new("systemctl");
+    match systemctl.arg("is-system-running").output() {
+        Ok(output) => output.stdout.trim_ascii() == b"stopping",
+        Err(error) => {
+            tracing::debug!(%error, "systemctl does not run");
+            false
+        }
     }
 }
 

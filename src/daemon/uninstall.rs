@@ -11,7 +11,7 @@ mod plan;
 mod processes;
 mod purge;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -28,6 +28,18 @@ pub struct Request {
     pub dry_run: bool,
     /// Remove the data as well.
     pub purge: bool,
+}
+
+/// Ends all containers of a node whose sampan has ended, before the machine goes down. After its next boot their pods
+/// start them again.
+pub(crate) fn end_containers(data_dir: &Path) {
+    let ended = observe::look(data_dir, None).and_then(|found| {
+        tracing::info!(shims = found.shims.len(), "ending all containers");
+        act::end_containers(&found).map_err(anyhow::Error::msg)
+    });
+    if let Err(error) = ended {
+        tracing::warn!("containers are left to the machine's end: {error:#}");
+    }
 }
 
 /// Does it, telling each step to `say`. An error means that something is left; running it again goes on.

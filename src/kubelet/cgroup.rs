@@ -14,7 +14,7 @@ pub use usage::Usage;
 
 use crate::qos;
 use sampan_cri::import::oci;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -171,6 +171,11 @@ impl Cgroups {
 
     pub fn pod_usage(&self, class: &str, uid: &str) -> Usage {
         self.usage(&self.pod_path(class, uid))
+    }
+
+    /// See [`Hierarchy::container_files`].
+    pub fn container_files(&self) -> HashMap<String, String> {
+        self.hierarchy.container_files(&self.kubepods)
     }
 
     pub fn hierarchy(&self) -> &Hierarchy {

@@ -12,6 +12,7 @@ use crate::settings::Settings;
 use k8s_openapi::api::core::v1::Service;
 use sampan_client::{Client, Lister, Recorder};
 use sampan_cri::Runtime;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -39,6 +40,12 @@ pub struct Context {
 impl Context {
     pub fn network_ready(&self) -> bool {
         self.network.borrow().is_ok()
+    }
+
+    /// What each container's cgroup gets beside its limits.
+    pub fn container_files(&self) -> HashMap<String, String> {
+        let cgroups = self.cgroups.as_ref();
+        cgroups.map(Cgroups::container_files).unwrap_or_default()
     }
 
     /// The surroundings of a pod with these addresses.

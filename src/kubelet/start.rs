@@ -202,6 +202,7 @@ impl Sequence {
                 seccomp_dir: &seccomp_dir,
             },
             node_memory: context.node_memory,
+            cgroup_files: context.container_files(),
         })
     }
 

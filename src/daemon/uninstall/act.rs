@@ -96,7 +96,7 @@ fn act(found: &Found, step: &Step) -> Result {
     match step {
         Step::StopService(manager) => stop_service(*manager),
         Step::StopSampan(pid) => stop_sampan(*pid),
-        Step::EndContainers(_) => end_containers(found),
+        Step::EndContainers(_) => of(end_containers(found)),
         Step::EndRuntime(pid) => all_ended(processes::end(&[*pid], SAMPAN_GRACE)),
         Step::Unmount(path) => of(sampan_host::unmount(path)),
         Step::RemoveLeftover(path) | Step::RemoveFile(path) => remove_file(path),
@@ -154,14 +154,14 @@ fn stop_sampan(pid: i32) -> Result {
 }
 
 /// The first process of each container is asked, as a kubelet does; then all that is left is killed.
-fn end_containers(found: &Found) -> Result {
+pub(super) fn end_containers(found: &Found) -> std::result::Result<(), String> {
     let shims: Vec<i32> = found.shims.iter().map(|shim| shim.pid).collect();
     let first: Vec<i32> = shims
         .iter()
         .flat_map(|pid| processes::children(*pid))
         .collect();
     if !processes::end(&first, CONTAINER_GRACE) {
-        return Result::Failed("a container does not end".into());
+        return Err("a container does not end".into());
     }
     let deadline = Instant::now() + CONTAINER_GRACE;
     loop {
@@ -170,11 +170,14 @@ fn end_containers(found: &Found) -> Result {
             break;
         }
         if Instant::now() > deadline {
-            return Result::Failed(format!("processes {members:?} do not end"));
+            return Err(format!("processes {members:?} do not end"));
         }
         processes::end(&members, Duration::ZERO);
     }
-    all_ended(processes::end(&shims, Duration::from_secs(5)))
+    match processes::end(&shims, Duration::from_secs(5)) {
+        true => Ok(()),
+        false => Err("a shim does not end".into()),
+    }
 }
 
 /// All processes of a control group and those below it.

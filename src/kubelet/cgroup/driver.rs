@@ -4,7 +4,7 @@
 
 use super::Error;
 use super::resources::{Resources, shares_of_weight, weight};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -182,6 +182,21 @@ impl Hierarchy {
             Version::V1 => number("cpu.shares"),
             Version::V2 => number("cpu.weight").map(shares_of_weight),
         }
+    }
+
+    /// What a container's own cgroup at `path` gets in files that the runtime knows no field for (version 2 only): all
+    /// its processes die together when its memory runs out, and none of it is swapped out.
+    pub fn container_files(&self, path: &str) -> HashMap<String, String> {
+        let Self::V2 { root } = self else {
+            return HashMap::new();
+        };
+        // A neighbour tells what this kernel has; the container's own folder is made later.
+        let folder = root.join(path.trim_start_matches('/'));
+        [("memory.oom.group", "1"), ("memory.swap.max", "0")]
+            .into_iter()
+            .filter(|(name, _)| folder.join(name).exists())
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 
     /// The folder that holds a controller's files of a cgroup.
@@ -444,6 +459,19 @@ mod tests {
                 "pids.max=max",
             ]
         );
+    }
+
+    #[test]
+    fn containers_die_whole_and_are_not_swapped_out_where_the_kernel_can() {
+        let root = std::env::temp_dir().join(format!("sampan-files-{}", std::process::id()));
+        fs::create_dir_all(root.join("pods")).unwrap();
+        fs::write(root.join("pods/memory.oom.group"), "0\n").unwrap();
+        let v2 = Hierarchy::V2 { root: root.clone() };
+        let expected = HashMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+        assert_eq!(v2.container_files("/pods"), expected);
+        let v1 = Hierarchy::from_mountinfo(SEPARATE).unwrap();
+        assert_eq!(v1.container_files("/pods"), HashMap::new());
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

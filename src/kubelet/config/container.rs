@@ -12,6 +12,7 @@ use sampan_cri::runtime::v1::{
     ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig,
     LinuxContainerResources, Mount, Signal,
 };
+use std::collections::HashMap;
 
 const CFS_PERIOD_MICROS: i64 = 100_000;
 const MIN_QUOTA_MICROS: i64 = 1000;
@@ -31,6 +32,8 @@ pub struct Inputs<'a> {
     pub target: Option<String>,
     pub profiles: Profiles<'a>,
     pub node_memory: i64,
+    /// Files of its cgroup (version 2) beside the limits.
+    pub cgroup_files: HashMap<String, String>,
 }
 
 pub fn render(inputs: Inputs<'_>) -> Result<ContainerConfig, String> {
@@ -75,7 +78,12 @@ pub fn render(inputs: Inputs<'_>) -> Result<ContainerConfig, String> {
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
         linux: Some(LinuxContainerConfig {
-            resources: Some(resources(pod, container, inputs.node_memory)),
+            resources: Some(resources(
+                pod,
+                container,
+                inputs.node_memory,
+                inputs.cgroup_files,
+            )),
             security_context: Some(security_context),
         }),
         stop_signal: stop_signal(container),
@@ -98,7 +106,12 @@ fn stop_signal(container: &Container) -> i32 {
 }
 
 /// Limits and weights of a container.
-pub fn resources(pod: &Pod, container: &Container, node_memory: i64) -> LinuxContainerResources {
+pub fn resources(
+    pod: &Pod,
+    container: &Container,
+    node_memory: i64,
+    cgroup_files: HashMap<String, String>,
+) -> LinuxContainerResources {
     let own = container.resources.clone().unwrap_or_default();
     let shared = pod::spec(pod).resources.clone().unwrap_or_default();
     let limit = |name: &str| {
@@ -126,6 +139,7 @@ pub fn resources(pod: &Pod, container: &Container, node_memory: i64) -> LinuxCon
         cpu_shares: cpu_shares(weight),
         memory_limit_in_bytes: memory_limit.value(),
         oom_score_adj: oom_score_adjust(pod, container, node_memory),
+        unified: cgroup_files,
         ..LinuxContainerResources::default()
     }
 }
@@ -150,7 +164,12 @@ mod tests {
 
     fn of(value: Value) -> LinuxContainerResources {
         let pod = pod_of(json!({"containers": [{"name": "a", "resources": value}]}));
-        resources(&pod, &pod::spec(&pod).containers[0], 1 << 30)
+        resources(
+            &pod,
+            &pod::spec(&pod).containers[0],
+            1 << 30,
+            HashMap::new(),
+        )
     }
 
     #[test]
@@ -195,10 +214,13 @@ mod tests {
             target: None,
             profiles: Profiles { seccomp_dir: "/s" },
             node_memory: 1 << 30,
+            cgroup_files: HashMap::from([("memory.oom.group".to_owned(), "1".to_owned())]),
         })
         .unwrap();
         assert_eq!(config.args, ["1", "$(B)"]);
         assert_eq!(config.log_path, "a/3.log");
+        let resources = config.linux.unwrap().resources.unwrap();
+        assert_eq!(resources.unified["memory.oom.group"], "1");
         assert_eq!(config.annotations[labels::RESTART_COUNT], "3");
     }
 }

@@ -349,7 +349,8 @@ impl Scope {
             return Err(format!("container {name} not found"));
         };
         let node_memory = self.context.node_memory;
-        let resources = config::container::resources(&self.pod, &container, node_memory);
+        let files = self.context.container_files();
+        let resources = config::container::resources(&self.pod, &container, node_memory, files);
         let request = UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(resources),

@@ -1,6 +1,6 @@
 //! The HTTP front: from a connection to a request of the pipeline, and back.
 //!
-//! The order of the filters stands in [`Front::answer`]: audit id, authentication, impersonation,
+//! The order of the filters stands in [`Front::handle`] and [`Front::answer`]: deadline, audit id, authentication, impersonation,
 //! authorization, dispatch. Everything that is no resource is a row of [`fixed`]; everything that is
 //! one is looked up in the registry by [`resource`]. No kind is named here but by streams.
 
@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::request::{Attributes, Authorizer, Pipeline, ResourceAttributes};
 use crate::streams::Relay;
 
+mod deadline;
 pub mod decode;
 pub mod fixed;
 pub mod json;
@@ -46,8 +47,6 @@ use negotiate::{Negotiated, Offer};
 use path::PathInfo;
 use query::Query;
 
-/// How long anything but watches and streams may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests that are answered at a time; more wait, and too many more are told to come again.
 const MAX_RUNNING: usize = 600;
 /// Requests that wait for their turn; beyond that the client is told to come again at once.
@@ -153,12 +152,23 @@ impl Front {
         let running = metrics.start(read_only, long_running);
         let errors_as = error_form(request.headers(), &query);
         let this = Arc::clone(&self);
-        let work = async move {
-            this.answer(request, peer, info, query)
-                .await
-                .unwrap_or_else(|status| respond::status_response(&status, errors_as))
+        let limit = match long_running {
+            true => Ok(None),
+            false => deadline::of_request(query.first("timeout")).map(Some),
         };
-        let contained = AssertUnwindSafe(limit_time(work, long_running, errors_as)).catch_unwind();
+        let work = async move {
+            let limit = match limit {
+                Ok(limit) => limit,
+                Err(status) => return respond::status_response(&status, errors_as),
+            };
+            let work = async move {
+                this.answer(request, peer, info, query)
+                    .await
+                    .unwrap_or_else(|status| respond::status_response(&status, errors_as))
+            };
+            limit_time(work, limit, errors_as).await
+        };
+        let contained = AssertUnwindSafe(work).catch_unwind();
         let mut response = match contained.await {
             Ok(response) => response,
             Err(_) => {
@@ -285,13 +295,13 @@ fn is_long_running(info: &PathInfo) -> bool {
 
 async fn limit_time(
     work: impl Future<Output = Response<Body>>,
-    long_running: bool,
+    limit: Option<Duration>,
     errors_as: Negotiated,
 ) -> Response<Body> {
-    if long_running {
+    let Some(limit) = limit else {
         return work.await;
-    }
-    match tokio::time::timeout(REQUEST_TIMEOUT, work).await {
+    };
+    match tokio::time::timeout(limit, work).await {
         Ok(response) => response,
         Err(_) => {
             let status = Status::new(

@@ -45,7 +45,6 @@ pub struct Relay {
     objects: Arc<dyn ObjectSource>,
     own_node: Option<String>,
     dialer: Arc<dyn Dialer>,
-    kubelet_authorities: String,
     kubelets: RwLock<Kubelets>,
     /// For pods and services, whose certificates nobody knows.
     backends: HttpClient,
@@ -81,16 +80,15 @@ impl Relay {
         Ok(Self {
             kubelets: RwLock::new(kubelets),
             backends: client(&config.dialer, Trust::Anything, None)?,
-            kubelet_authorities: authorities,
             own_node: config.own_node,
             objects: config.objects,
             dialer: config.dialer,
         })
     }
 
-    /// Requests from now on show this to kubelets; running streams go on.
-    pub fn replace_identity(&self, identity: &Identity) -> Result<(), ClientError> {
-        let kubelets = Kubelets::new(&self.dialer, &self.kubelet_authorities, identity)?;
+    /// Requests from now on show this to kubelets and believe those authorities; running streams go on.
+    pub fn replace(&self, identity: &Identity, authorities: &str) -> Result<(), ClientError> {
+        let kubelets = Kubelets::new(&self.dialer, authorities, identity)?;
         *self
             .kubelets
             .write()

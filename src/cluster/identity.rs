@@ -53,7 +53,9 @@ pub struct CertificateSpec {
 }
 
 const CLIENT_USAGES: &[&str] = &["digital signature", "key encipherment", "client auth"];
-const SERVER_USAGES: &[&str] = &["digital signature", "key encipherment", "server auth"];
+/// The usage of what is shown to clients.
+pub const SERVER_AUTH: &str = "server auth";
+const SERVER_USAGES: &[&str] = &["digital signature", "key encipherment", SERVER_AUTH];
 
 /// With this one the kubelet talks to the API server.
 pub fn kubelet_client(node: &str) -> CertificateSpec {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use sampan_client::{Client, Credentials, Error, HttpsTransport};
 use sampan_net::{ServerIdentity, TcpDialer, Trust};
+use sampan_pki::authority::is_signed_by;
 use sampan_pki::files::{self, PUBLIC};
 use sampan_pki::{Authority, Identity, JoinToken, LeafSpec};
 use sampan_util::Backoff;
@@ -245,6 +246,11 @@ impl Membership {
     fn kept(&self, spec: CertificateSpec, apply: Apply) -> Kept {
         let now = SystemTime::now();
         let known = spec.load(&self.newcomer.dir, now).ok().flatten();
+        // Such a certificate would let the node pass for the API server: once that signed for kubelets as well.
+        let known = known.filter(|identity| {
+            let is_server = spec.usages.contains(&identity::SERVER_AUTH);
+            !is_server || !is_signed_by(&identity.certificate_pem, &self.authority_pem)
+        });
         let membership = self.clone();
         Kept {
             name: spec.name,

@@ -36,7 +36,9 @@ use crate::runtime::{Action, Controller, Form, Maker, Plan, Watches};
 pub struct Authorities {
     /// For certificates that the API server accepts from clients.
     pub client: Arc<Authority>,
-    /// For certificates that servers show.
+    /// For certificates that kubelets show to the API server, and nobody else is to believe.
+    pub kubelet_serving: Arc<Authority>,
+    /// For certificates that other servers show: whoever trusts the API server trusts them.
     pub serving: Arc<Authority>,
 }
 
@@ -63,7 +65,8 @@ impl Signer {
     fn authority(self, authorities: &Authorities) -> &Arc<Authority> {
         match self {
             Self::ApiServerClient | Self::KubeletClient => &authorities.client,
-            Self::KubeletServing | Self::LegacyUnknown => &authorities.serving,
+            Self::KubeletServing => &authorities.kubelet_serving,
+            Self::LegacyUnknown => &authorities.serving,
         }
     }
 }

@@ -122,7 +122,7 @@ fn ensure_leaf(
     );
     let folder = settings.agent_dir().join("tls");
     let now = sampan_util::clock::plausible_now();
-    pki.server_ca
+    pki.kubelet_ca
         .ensure_leaf(&folder, "serving-kubelet", &spec, now)
         .context("cannot make the kubelet's certificate")
 }

@@ -72,7 +72,8 @@ impl Certificates {
             .clone();
         let pki = ensure(&self.0.settings, node.as_ref())?;
         self.0.serving.replace(&pki.serving)?;
-        self.0.relay.replace_identity(&pki.kubelet_client)?;
+        let authorities = pki.kubelet_authorities(sampan_util::clock::plausible_now())?;
+        self.0.relay.replace(&pki.kubelet_client, &authorities)?;
         write_kubeconfig(&self.0.settings, &pki)?;
         Ok(pki.due_at()?)
     }

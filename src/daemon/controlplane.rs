@@ -295,9 +295,9 @@ impl Front {
 
 /// The store lives in this process; what can fail by itself is the thread that writes.
 fn store_check(store: Arc<SqliteStore>) -> Check {
-    Arc::new(move || match store.status().is_writing {
-        true => Ok(()),
-        false => Err("the store takes no changes any more".to_owned()),
+    Arc::new(move || match store.status().problem {
+        None => Ok(()),
+        Some(problem) => Err(format!("the store takes no changes any more: {problem}")),
     })
 }
 
@@ -305,7 +305,7 @@ fn relay(server: &ApiServer, pki: &ServerPki, own_node: Option<String>) -> anyho
     Ok(Relay::new(RelayConfig {
         objects: server.core().clone(),
         kubelet_client: pki.kubelet_client.clone(),
-        kubelet_authorities: pki.server_ca.certificate_pem().to_owned(),
+        kubelet_authorities: pki.kubelet_authorities(sampan_util::clock::plausible_now())?,
         own_node,
         dialer: Arc::new(TcpDialer),
     })?)

@@ -108,6 +108,7 @@ fn controllers(
     own.node_mask_v6 = NODE_PREFIX_V6;
     own.authorities = Some(Authorities {
         client: plane.pki.client_ca.clone(),
+        kubelet_serving: plane.pki.kubelet_ca.clone(),
         serving: plane.pki.server_ca.clone(),
     });
     let counted = own.metrics.clone();

@@ -5,6 +5,7 @@
 //! pod's. [`driver`] writes files, [`resources`] computes what to write from a pod, [`usage`] reads figures back.
 
 pub mod driver;
+pub mod kernel_log;
 pub mod resources;
 pub mod usage;
 
@@ -167,6 +168,17 @@ impl Cgroups {
     /// Figures of a cgroup by its path; `/` is the whole machine's.
     pub fn usage(&self, path: &str) -> Usage {
         usage::read(&self.hierarchy, path)
+    }
+
+    /// Whether a container that was killed lacked memory, as far as the kernel still tells: its cgroup may be gone by
+    /// now, and that of its pod counts in version 2 only, and all of its containers.
+    pub fn lacked_memory(&self, pod_path: &str, container_id: &str) -> Option<bool> {
+        let kills = |path: &str| usage::out_of_memory(&self.hierarchy, path);
+        if let Some(kills) = kills(&format!("{pod_path}/{container_id}")) {
+            return Some(kills > 0);
+        }
+        let is_exact = self.version() == Version::V2 && kills(pod_path) == Some(0);
+        is_exact.then_some(false)
     }
 
     pub fn pod_usage(&self, class: &str, uid: &str) -> Usage {

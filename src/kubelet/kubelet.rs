@@ -9,7 +9,7 @@ use crate::images::Puller;
 use crate::inotify::FileWatcher;
 use crate::lookup::Lookup;
 use crate::machine::{Disk, MachineInfo};
-use crate::manager::{Manager, Note, Views};
+use crate::manager::{Manager, Note, Notes, Views};
 use crate::node::{NodeLoop, status};
 use crate::objects::ObjectCache;
 use crate::relist::{Relister, Watch};
@@ -27,7 +27,7 @@ use sampan_util::{Shutdown, task};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -225,14 +225,14 @@ impl Kubelet {
         let pods = informers.lister_with::<Pod>(None, on_node);
         let itself = ListParams::fields(format!("metadata.name={name}"));
         let node = informers.lister_with::<Node>(None, itself);
-        let (notes, inbox) = mpsc::unbounded_channel();
+        let notes: Arc<Notes> = Arc::default();
         Manager::listen(&pods, &notes);
         let shown = self.follow_static_pods(&notes, &pods, &node, &shutdown);
         let watching = task::spawn("relist", {
             let shutdown = shutdown.clone();
             let watch = self.watch(&context, &notes);
             // The manager looks at them once it knows which pods are whose.
-            let _ended = notes.send(Note::Runtime(Manager::find_leftovers(&context)));
+            notes.send(Note::Runtime(Manager::find_leftovers(&context)));
             async move { watch.run(shutdown).await }
         });
         let rotation = crate::log_rotation::run(
@@ -266,7 +266,7 @@ impl Kubelet {
             shown,
             shutdown,
         );
-        manager.run(inbox).await;
+        manager.run().await;
         let _ended = watching.await;
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Kubelet {
     /// Follows the folder of manifests; answers where to say which pods the API is to show.
     fn follow_static_pods(
         &self,
-        notes: &mpsc::UnboundedSender<Note>,
+        notes: &Arc<Notes>,
         pods: &Lister<Pod>,
         node: &Lister<Node>,
         shutdown: &Shutdown,
@@ -302,17 +302,14 @@ impl Kubelet {
     fn watch(
         &self,
         context: &Context,
-        notes: &mpsc::UnboundedSender<Note>,
+        notes: &Arc<Notes>,
     ) -> Watch<impl Fn(Vec<crate::relist::SeenPod>) + Send + Sync + use<>> {
         let notes = notes.clone();
         Watch {
             runtime: context.runtime.clone(),
             containerd: Containerd::new(self.parts.channel.clone()),
             relister: Arc::clone(&context.relister),
-            report: move |seen| {
-                // Nobody listens any more once the kubelet ends.
-                let _ended = notes.send(Note::Runtime(seen));
-            },
+            report: move |seen| notes.send(Note::Runtime(seen)),
         }
     }
 }

@@ -23,11 +23,8 @@ pub async fn run(settings: Arc<Settings>, views: Arc<Views>, runtime: Runtime, s
             () = tokio::time::sleep(INTERVAL) => {}
             () = shutdown.wait() => return,
         }
-        for container in views.running() {
-            let size = fs::metadata(&container.log_path).map_or(0, |m| m.len());
-            if size > settings.log_max_bytes
-                && let Err(error) = rotate(&runtime, &container, files).await
-            {
+        for container in too_large(views.running(), settings.log_max_bytes).await {
+            if let Err(error) = rotate(&runtime, &container, files).await {
                 let log = container.log_path.display();
                 tracing::warn!(%log, %error, "a log cannot be rotated");
             }
@@ -35,23 +32,52 @@ pub async fn run(settings: Arc<Settings>, views: Arc<Views>, runtime: Runtime, s
     }
 }
 
+/// Disks may be slow: nothing of them is waited for on the threads that serve everybody.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+async fn too_large(mut containers: Vec<ContainerRef>, limit: u64) -> Vec<ContainerRef> {
+    let found = on_disk(move || {
+        containers.retain(|container| {
+            fs::metadata(&container.log_path).is_ok_and(|file| file.len() > limit)
+        });
+        Ok(containers)
+    });
+    found.await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the sizes of logs cannot be read");
+        Vec::new()
+    })
+}
+
 async fn rotate(runtime: &Runtime, container: &ContainerRef, files: usize) -> io::Result<()> {
-    let log = &container.log_path;
+    let log = container.log_path.clone();
+    let aside = on_disk(move || put_log_aside(&log, files)).await?;
+    let request = ReopenContainerLogRequest {
+        container_id: container.container_id.clone(),
+    };
+    if let Err(error) = runtime.reopen_container_log(request).await {
+        // The runtime still writes to the old file: give it its name back.
+        let log = container.log_path.clone();
+        on_disk(move || fs::rename(&aside, log)).await?;
+        return Err(io::Error::other(error.to_string()));
+    }
+    Ok(())
+}
+
+/// Removes the oldest files of a log, so that with the one put aside now and the next one there are `files`; the new
+/// name.
+fn put_log_aside(log: &Path, files: usize) -> io::Result<PathBuf> {
     for old in put_aside(log)?.iter().rev().skip(files.saturating_sub(2)) {
         fs::remove_file(old)?;
     }
     let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
     let aside = PathBuf::from(format!("{}.{stamp}", log.display()));
     fs::rename(log, &aside)?;
-    let request = ReopenContainerLogRequest {
-        container_id: container.container_id.clone(),
-    };
-    if let Err(error) = runtime.reopen_container_log(request).await {
-        // The runtime still writes to the old file: give it its name back.
-        fs::rename(&aside, log)?;
-        return Err(io::Error::other(error.to_string()));
-    }
-    Ok(())
+    Ok(aside)
 }
 
 /// The files that were put aside for this log, the oldest first.
@@ -92,6 +118,24 @@ mod tests {
             .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
             .collect();
         assert_eq!(names, ["0.log.20260101-030405", "0.log.20260102-030405"]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn no_more_files_are_kept_than_were_asked_for() {
+        let dir = std::env::temp_dir().join(format!("sampan-logs-{}", rand::random::<u64>()));
+        fs::create_dir(&dir).unwrap();
+        let log = dir.join("0.log");
+        for day in 1..=3 {
+            fs::write(dir.join(format!("0.log.2025010{day}-000000")), "").unwrap();
+        }
+        fs::write(&log, "newest").unwrap();
+        let aside = put_log_aside(&log, 3).unwrap();
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "newest");
+        // With the file that the runtime opens anew there are three.
+        let kept = put_aside(&log).unwrap();
+        assert_eq!(kept, [dir.join("0.log.20250103-000000"), aside]);
+        assert!(!log.exists());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

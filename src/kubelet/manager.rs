@@ -5,7 +5,10 @@
 //! of pods that nobody knows gets a worker too, whose pod is gone: it cleans up.
 
 mod lookup;
+mod notes;
 mod orphans;
+
+pub use notes::Notes;
 
 use crate::admission::{self, NodeRoom};
 use crate::context::Context;
@@ -24,7 +27,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 /// A worker that fails at once whenever it starts must not keep the machine busy.
 const REPLACE_AFTER: Duration = Duration::from_secs(5);
@@ -80,7 +83,7 @@ pub struct Manager {
     views: Arc<Views>,
     node: Lister<Node>,
     pods: Lister<Pod>,
-    notes: mpsc::UnboundedSender<Note>,
+    notes: Arc<Notes>,
     workers: HashMap<String, Running>,
     statics: Vec<Arc<Pod>>,
     /// Tells which static pods the API is to show.
@@ -105,7 +108,7 @@ impl Manager {
         views: Arc<Views>,
         node: Lister<Node>,
         pods: Lister<Pod>,
-        notes: mpsc::UnboundedSender<Note>,
+        notes: Arc<Notes>,
         shown: watch::Sender<Vec<Arc<Pod>>>,
         shutdown: Shutdown,
     ) -> Self {
@@ -123,66 +126,59 @@ impl Manager {
     }
 
     /// Turns changes of the API's pods into notes.
-    pub fn listen(pods: &Lister<Pod>, notes: &mpsc::UnboundedSender<Note>) {
-        let notes = notes.clone();
+    pub fn listen(pods: &Lister<Pod>, notes: &Arc<Notes>) {
+        let notes = Arc::clone(notes);
         pods.on_change(move |change| {
             for note in notes_of(change) {
-                // Nobody listens any more once the kubelet ends.
-                let _ended = notes.send(note);
+                notes.send(note);
             }
         });
     }
 
-    pub async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Note>) {
-        let mut early = Vec::new();
+    pub async fn run(mut self) {
+        let inbox = Arc::clone(&self.notes);
+        let early = Notes::default();
         // Only then is it known which pods are whose: before, everything in the runtime looks left over.
         let mut knows_statics = false;
         loop {
             tokio::select! {
                 () = self.pods.synced(), if knows_statics => break,
-                note = inbox.recv() => match note {
-                    Some(note) => {
-                        knows_statics |= matches!(note, Note::Static(_));
-                        self.hear_early(note, &mut early);
-                    }
-                    None => return,
-                },
+                note = inbox.take() => {
+                    knows_statics |= matches!(note, Note::Static(_));
+                    self.hear_early(note, &early);
+                }
                 () = self.shutdown.wait() => return,
             }
         }
         // Whatever the list brought lies in the box by now.
-        while let Ok(note) = inbox.try_recv() {
-            self.hear_early(note, &mut early);
+        while let Some(note) = inbox.try_take() {
+            self.hear_early(note, &early);
         }
         // Pods first: what the runtime holds of them must find its worker, or it would be cleaned up.
-        let (runtime, pods): (Vec<Note>, Vec<Note>) = early
-            .into_iter()
+        let (runtime, pods): (Vec<Note>, Vec<Note>) = std::iter::from_fn(|| early.try_take())
             .partition(|note| matches!(note, Note::Runtime(_)));
         for note in pods.into_iter().chain(runtime) {
             self.hear(note);
         }
         loop {
             tokio::select! {
-                note = inbox.recv() => match note {
-                    Some(note) => self.hear(note),
-                    None => return,
-                },
+                note = inbox.take() => self.hear(note),
                 () = self.shutdown.wait() => return,
             }
         }
     }
 
     /// Until the API's pods are known only static ones run; the rest waits in its order.
-    fn hear_early(&mut self, note: Note, early: &mut Vec<Note>) {
+    fn hear_early(&mut self, note: Note, early: &Notes) {
         match note {
             Note::Runtime(seen) => {
                 let (known, unknown): (Vec<_>, Vec<_>) = seen
                     .into_iter()
                     .partition(|pod| self.workers.contains_key(&pod.uid));
                 known.into_iter().for_each(|pod| self.see(pod));
-                early.push(Note::Runtime(unknown));
+                early.send(Note::Runtime(unknown));
             }
-            Note::Applied(_) | Note::Gone(_) => early.push(note),
+            Note::Applied(_) | Note::Gone(_) => early.send(note),
             Note::Static(_) | Note::Evicted(..) | Note::Retired(_) | Note::Broken(_) => {
                 self.hear(note);
             }
@@ -416,7 +412,7 @@ impl Manager {
             is_deferred: false,
         };
         self.workers.insert(uid.clone(), running);
-        let (shutdown, notes) = (self.shutdown.clone(), self.notes.clone());
+        let (shutdown, notes) = (self.shutdown.clone(), Arc::clone(&self.notes));
         task::spawn("pod-worker", async move {
             let ended = AssertUnwindSafe(worker.run(shutdown.clone())).catch_unwind();
             let note = match ended.await {
@@ -430,8 +426,7 @@ impl Manager {
                     Note::Broken(uid)
                 }
             };
-            // Nobody listens any more once the kubelet ends.
-            let _ended = notes.send(note);
+            notes.send(note);
         });
     }
 
@@ -470,13 +465,12 @@ mod tests {
     async fn a_worker_that_broke_is_replaced() {
         let context = crate::fixture::context();
         let informers = sampan_client::Informers::new(context.client.clone(), Shutdown::new());
-        let (notes, _inbox) = mpsc::unbounded_channel();
         let mut manager = Manager::new(
             context,
             Arc::default(),
             informers.lister(),
             informers.lister(),
-            notes,
+            Arc::default(),
             watch::channel(Vec::new()).0,
             Shutdown::new(),
         );

@@ -3,6 +3,7 @@
 //! The state of a container that has ended never changes, so it is asked for once; what still runs
 //! is asked for again when its state in the list changes.
 
+use crate::cgroup::{Cgroups, kernel_log};
 use crate::config::labels;
 use crate::state::{Instance, PodRuntime, RunState, RunUser, Sandbox};
 use jiff::Timestamp;
@@ -13,14 +14,38 @@ use sampan_cri::runtime::v1::{
 };
 use sampan_cri::{Error, Runtime};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 /// How much of a termination message is kept.
 const MESSAGE_BYTES: usize = 4096;
 /// How much of a log stands in for a missing message.
 const LOG_BYTES: usize = 2048;
 const LOG_LINES: usize = 80;
+/// Exit code of who was killed.
+const KILLED: i32 = 128 + 9;
+/// What runtimes say of a failed container as long as they do not know more.
+const ANY_ERROR: &str = "Error";
+const OUT_OF_MEMORY: &str = "OOMKilled";
+/// Milliseconds between questions after a kill: the runtime hears of the exit and of its cause in any order.
+const CAUSE_FOLLOWS: [u64; 6] = [5, 10, 20, 50, 100, 200];
+
+/// What an observer is told about the pod's containers.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Those that we have killed or are killing: no other cause is looked for.
+    pub killed: HashSet<String>,
+    /// The pod's cgroup.
+    pub cgroup: Option<(Cgroups, String)>,
+}
+
+impl Known {
+    fn lacked_memory(&self, container_id: &str) -> Option<bool> {
+        let (cgroups, path) = self.cgroup.as_ref()?;
+        cgroups.lacked_memory(path, container_id)
+    }
+}
 
 /// The newest state of a pod in the runtime, and what need not be asked for again.
 #[derive(Debug, Default)]
@@ -30,7 +55,12 @@ pub struct Observer {
 
 impl Observer {
     /// Asks the runtime; the answer replaces the state.
-    pub async fn refresh(&mut self, runtime: &Runtime, uid: &str) -> Result<(), Error> {
+    pub async fn refresh(
+        &mut self,
+        runtime: &Runtime,
+        uid: &str,
+        about: &Known,
+    ) -> Result<(), Error> {
         let selector = HashMap::from([(labels::POD_UID.to_owned(), uid.to_owned())]);
         let sandboxes = runtime.list_pod_sandbox(ListPodSandboxRequest {
             filter: Some(PodSandboxFilter {
@@ -50,7 +80,9 @@ impl Observer {
             state.sandboxes.extend(self.sandbox(runtime, row).await?);
         }
         for row in &containers.containers {
-            state.instances.extend(self.instance(runtime, row).await?);
+            state
+                .instances
+                .extend(self.instance(runtime, row, about).await?);
         }
         state.sandboxes.sort_by_key(|s| Reverse(s.created_at));
         state.instances.sort_by_key(|i| Reverse(i.created_at));
@@ -77,6 +109,7 @@ impl Observer {
         &self,
         runtime: &Runtime,
         row: &Container,
+        about: &Known,
     ) -> Result<Option<Instance>, Error> {
         let state = run_state(row.state);
         let known = self.state.instances.iter().find(|i| i.id == row.id);
@@ -92,11 +125,49 @@ impl Observer {
             return Ok(None);
         };
         let mut instance = read_instance(&row.pod_sandbox_id, &status);
+        if is_unexplained(&instance) && !about.killed.contains(&instance.id) {
+            instance.reason = cause_of(runtime, &instance, about).await?;
+        }
         if instance.state == RunState::Exited && instance.message.is_empty() {
             instance.message = termination_message(&status).await;
         }
         Ok(Some(instance))
     }
+}
+
+/// Killed, by nobody knows whom.
+fn is_unexplained(instance: &Instance) -> bool {
+    let was_killed = instance.state == RunState::Exited && instance.exit_code == KILLED;
+    was_killed && instance.reason == ANY_ERROR
+}
+
+/// The reason of a kill: what the kernel says if it does, else what the runtime says within a moment.
+async fn cause_of(runtime: &Runtime, killed: &Instance, about: &Known) -> Result<String, Error> {
+    match about.lacked_memory(&killed.id) {
+        Some(true) => return Ok(OUT_OF_MEMORY.to_owned()),
+        Some(false) => return Ok(killed.reason.clone()),
+        None => {}
+    }
+    let id = killed.id.clone();
+    let told = tokio::task::spawn_blocking(move || kernel_log::tells_of(&id)).await;
+    if matches!(told, Ok(Ok(true))) {
+        return Ok(OUT_OF_MEMORY.to_owned());
+    }
+    // The log may be closed to us, or the kernel may have had too much to say.
+    for millis in CAUSE_FOLLOWS {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        let request = ContainerStatusRequest {
+            container_id: killed.id.clone(),
+            verbose: false,
+        };
+        let reply = found(runtime.container_status(request).await)?;
+        match reply.and_then(|reply| reply.status) {
+            Some(status) if status.reason == ANY_ERROR => {}
+            Some(status) => return Ok(status.reason),
+            None => break,
+        }
+    }
+    Ok(killed.reason.clone())
 }
 
 /// Between the list and the question an object may have gone: that is no error.
@@ -264,6 +335,28 @@ mod tests {
     fn log_lines_lose_their_stamps() {
         let text = "2026-01-02T03:04:05.6Z stdout F one\n2026-01-02T03:04:05.7Z stderr P tw\n2026-01-02T03:04:05.8Z stderr F o\n";
         assert_eq!(strip_log(text), "one\ntwo\n");
+    }
+
+    #[test]
+    fn only_a_kill_without_a_cause_is_looked_into() {
+        let ended = |state, exit_code, reason: &str| {
+            let status = ContainerStatus {
+                state,
+                exit_code,
+                reason: reason.to_owned(),
+                ..ContainerStatus::default()
+            };
+            is_unexplained(&read_instance("s", &status))
+        };
+        let exited = ContainerState::ContainerExited as i32;
+        assert!(ended(exited, 137, "Error"));
+        assert!(!ended(exited, 137, "OOMKilled"));
+        assert!(!ended(exited, 1, "Error"));
+        assert!(!ended(
+            ContainerState::ContainerRunning as i32,
+            137,
+            "Error"
+        ));
     }
 
     #[test]

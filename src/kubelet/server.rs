@@ -1,10 +1,11 @@
 //! The kubelet's HTTPS server on port 10250.
 //!
 //! [`route`] says what a path means and which right it needs, [`access`] who asks and whether they may, [`logs`]
-//! reads container logs, [`stream`] relays exec, attach and port-forward to the runtime, [`stats`] and [`metrics`]
-//! report figures. Pods are looked up through [`Lookup`]: the server knows nothing of the workers behind it.
+//! reads container logs, [`stream`] relays exec, attach and port-forward to the runtime ([`channels`] translates the
+//! newest protocol), [`stats`] and [`metrics`] report figures. Pods are looked up through [`Lookup`]: the server knows nothing of the workers behind it.
 
 pub mod access;
+mod channels;
 pub mod logs;
 pub mod metrics;
 mod query;

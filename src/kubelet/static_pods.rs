@@ -8,7 +8,7 @@ pub mod manifest;
 pub mod mirrors;
 
 use crate::inotify::FileWatcher;
-use crate::manager::Note;
+use crate::manager::{Note, Notes};
 use crate::node::node_reference;
 use crate::pod;
 use jiff::Timestamp;
@@ -20,7 +20,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
-use tokio::sync::mpsc;
 
 /// What of a file changes when its content does.
 type Stamp = (u64, u64, i64, i64);
@@ -162,7 +161,7 @@ pub struct Follower {
     pub source: Source,
     pub watcher: FileWatcher,
     pub recorder: Recorder,
-    pub notes: mpsc::UnboundedSender<Note>,
+    pub notes: Arc<Notes>,
 }
 
 impl Follower {
@@ -206,8 +205,7 @@ impl Follower {
     }
 
     fn tell(&self) {
-        // Nobody listens any more once the kubelet ends.
-        let _ended = self.notes.send(Note::Static(self.source.pods()));
+        self.notes.send(Note::Static(self.source.pods()));
     }
 
     fn complain(&self, problem: &Problem) {

@@ -5,7 +5,7 @@
 //! `eviction_manager` for limits.
 
 use crate::dirs::Dirs;
-use crate::manager::{Note, View, Views};
+use crate::manager::{Note, Notes, View, Views};
 use crate::plan::Verdict;
 use crate::pod;
 use crate::qos::amount;
@@ -19,7 +19,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 const STORAGE: &str = "ephemeral-storage";
@@ -39,7 +38,7 @@ pub struct Watch {
     pub views: Arc<Views>,
     pub dirs: Dirs,
     pub runtime: Runtime,
-    pub notes: mpsc::UnboundedSender<Note>,
+    pub notes: Arc<Notes>,
 }
 
 impl Watch {
@@ -56,8 +55,7 @@ impl Watch {
                 let usage = self.measure(&view).await;
                 if let Some(verdict) = judge(&view.pod, &usage) {
                     let uid = pod::uid(&view.pod).to_owned();
-                    // Nobody listens any more once the kubelet ends.
-                    let _ended = self.notes.send(Note::Evicted(uid, verdict));
+                    self.notes.send(Note::Evicted(uid, verdict));
                 }
             }
         }

@@ -17,6 +17,7 @@ use crate::dirs::PodDirs;
 use crate::manager::{View, Views};
 use crate::plan::{Action, Plan, StartFailure, Volumes, plan_pod};
 use crate::pod;
+use crate::qos;
 use crate::start::{Failure, Progress, Sequence};
 use crate::status::{self, ERR_IMAGE_PULL, status_patch};
 use disk::Disk;
@@ -73,10 +74,15 @@ impl Worker {
         pod: Arc<Pod>,
         is_gone: bool,
     ) -> Self {
+        let mut memory = Memory::new(Arc::clone(&pod), is_gone);
+        memory.known.cgroup = context.cgroups.clone().map(|cgroups| {
+            let path = cgroups.pod_path(qos::class(&pod), pod::uid(&pod));
+            (cgroups, path)
+        });
         Self {
             dirs: context.dirs.of(&pod),
             disk: Arc::default(),
-            memory: Memory::new(pod, is_gone),
+            memory,
             jobs: JoinSet::new(),
             cancellable: Vec::new(),
             probing: probing::Probing::default(),
@@ -165,9 +171,13 @@ impl Worker {
 
     async fn refresh(&mut self) {
         let uid = pod::uid(&self.memory.pod).to_owned();
-        let observer = &mut self.memory.observer;
-        match observer.refresh(&self.context.runtime, &uid).await {
+        let (observer, known) = (&mut self.memory.observer, &mut self.memory.known);
+        match observer.refresh(&self.context.runtime, &uid, known).await {
             Ok(()) => {
+                let instances = &observer.state.instances;
+                known
+                    .killed
+                    .retain(|id| instances.iter().any(|instance| instance.id == *id));
                 self.needs_refresh = false;
                 self.memory.is_observed = true;
                 self.context.relister.note(&uid, &observer.state);
@@ -491,6 +501,7 @@ impl Worker {
                 if redefined {
                     self.memory.redefined.insert(id.clone());
                 }
+                self.memory.known.killed.insert(id.clone());
                 let is_first = self.memory.busy.killing.insert(id.clone(), grace).is_none();
                 self.spawn(scope.kill(id, name, message, grace, is_first));
             }

@@ -4,11 +4,13 @@
 //! components connect through [`client`]; who may connect is decided above.
 
 mod activity;
+pub mod channels;
 pub mod client;
 pub mod dial;
 pub mod io;
 pub mod relay;
 pub mod server;
+pub mod spdy;
 pub mod tls;
 pub mod websocket;
 

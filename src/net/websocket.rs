@@ -24,12 +24,12 @@ const MAX_FRAME: u64 = 1024 * 1024;
 /// Answers to pings that may wait to be written.
 const MAX_ANSWERS: usize = 16 * 1024;
 
-const CONTINUATION: u8 = 0;
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
+pub(crate) const CONTINUATION: u8 = 0;
+pub(crate) const TEXT: u8 = 1;
+pub(crate) const BINARY: u8 = 2;
+pub(crate) const CLOSE: u8 = 8;
+pub(crate) const PING: u8 = 9;
+pub(crate) const PONG: u8 = 10;
 
 /// Whether the request asks for an upgrade to WebSocket.
 pub fn is_websocket(headers: &HeaderMap) -> bool {
@@ -86,12 +86,13 @@ pub struct ByteTunnel<T> {
     close_sent: bool,
 }
 
-struct Payload {
-    remaining: u64,
-    mask: [u8; 4],
+/// What follows a frame's header.
+pub(crate) struct Payload {
+    pub(crate) remaining: u64,
+    pub(crate) mask: [u8; 4],
     position: usize,
     is_data: bool,
-    opcode: u8,
+    pub(crate) opcode: u8,
     /// Content of control frames (at most 125 bytes).
     control: Vec<u8>,
 }
@@ -168,7 +169,7 @@ impl<T> ByteTunnel<T> {
 }
 
 /// The header's length and what follows it; `None` if it is not complete.
-fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>> {
+pub(crate) fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>> {
     let &[first, second, ..] = input else {
         return Ok(None);
     };
@@ -205,7 +206,7 @@ fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>> {
     Ok(Some((6 + extra, payload)))
 }
 
-fn encode(output: &mut BytesMut, opcode: u8, content: &[u8]) {
+pub(crate) fn encode(output: &mut BytesMut, opcode: u8, content: &[u8]) {
     output.extend_from_slice(&[0x80 | opcode]);
     match content.len() {
         length @ 0..=125 => output.extend_from_slice(&[length as u8]),
@@ -221,7 +222,7 @@ fn encode(output: &mut BytesMut, opcode: u8, content: &[u8]) {
     output.extend_from_slice(content);
 }
 
-fn invalid(what: &'static str) -> io::Error {
+pub(crate) fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

@@ -329,6 +329,19 @@ impl Authority {
     }
 }
 
+/// Whether the first certificate of `leaf` carries the signature of the first one of `authority` (both PEM).
+pub fn is_signed_by(leaf: &str, authority: &str) -> bool {
+    let first = |pem: &str| Some(certificate::certificates_from_pem(pem).ok()?.swap_remove(0));
+    let (Some(leaf), Some(authority)) = (first(leaf), first(authority)) else {
+        return false;
+    };
+    let parse = |der| X509Certificate::from_der(der).map(|(_, parsed)| parsed);
+    match (parse(&leaf), parse(&authority)) {
+        (Ok(leaf), Ok(authority)) => leaf.verify_signature(Some(authority.public_key())).is_ok(),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::Error;
-use crate::authority::{Authority, Identity, LeafSpec};
+use crate::authority::{Authority, Identity, LEAF_LIFETIME, LeafSpec};
 use crate::certificate::CertificateInfo;
 use crate::files::{self, PRIVATE};
 use crate::jws::{TokenSigner, TokenVerifier};
 use crate::key::PrivateKey;
 use crate::usage::Usage;
+
+/// Authorities that are so close in time were made together.
+const A_BREATH: Duration = Duration::from_secs(60);
 
 /// Under which names and addresses the API server is reached.
 #[derive(Debug, Clone, Default)]
@@ -62,8 +65,10 @@ impl ServerNames {
 /// The server's authorities, identities and token keys.
 #[derive(Debug)]
 pub struct ServerPki {
-    /// Signs serving certificates, the API server's and the kubelets'; clients trust it.
+    /// Signs the API server's serving certificate; clients trust it.
     pub server_ca: Arc<Authority>,
+    /// Signs kubelets' serving certificates; the API server alone trusts it.
+    pub kubelet_ca: Arc<Authority>,
     /// Signs client certificates; the API server trusts it.
     pub client_ca: Arc<Authority>,
     /// Signs the front proxy's certificate (aggregation).
@@ -97,6 +102,7 @@ impl ServerPki {
             }))
         };
         let server_ca = authority("server-ca")?;
+        let kubelet_ca = authority("kubelet-ca")?;
         let client_ca = authority("client-ca")?;
         let request_header_ca = authority("request-header-ca")?;
         let client = |ca: &Authority, file: &str, name: &str, groups: &[&str]| {
@@ -125,6 +131,7 @@ impl ServerPki {
             serving: ensure_serving(dir, &server_ca, names, now)?,
             token_verifier: token_signer.verifier(),
             server_ca,
+            kubelet_ca,
             client_ca,
             request_header_ca,
             kubelet_client,
@@ -132,6 +139,23 @@ impl ServerPki {
             admin,
             token_signer,
         })
+    }
+
+    /// Whose certificates kubelets may show (PEM). Before there was an authority of their own the API server's signed
+    /// them: where that was so, what it signed is accepted as long as any of it can be valid.
+    pub fn kubelet_authorities(&self, now: SystemTime) -> Result<String, Error> {
+        let made_at = |authority: &Authority| {
+            Ok::<_, Error>(CertificateInfo::from_der(authority.certificate_der())?.not_before)
+        };
+        let own = made_at(&self.kubelet_ca)?;
+        let mut text = self.kubelet_ca.certificate_pem().to_owned();
+        // On a new server both are made in the same breath.
+        let was_alone = own > made_at(&self.server_ca)? + A_BREATH;
+        let last = own + LEAF_LIFETIME.max(self.server_ca.leaf_life());
+        if was_alone && now < last {
+            text.push_str(self.server_ca.certificate_pem());
+        }
+        Ok(text)
     }
 
     /// When the first of the certificates is due to be made again.
@@ -204,6 +228,37 @@ mod tests {
                 assert_eq!(mode & 0o777, 0o600, "{:?}", entry.path());
             }
         }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn kubelets_have_an_authority_of_their_own_also_where_there_was_none() {
+        let name = format!("sampan-kubelet-ca-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let now = SystemTime::now();
+        let ensure = |at| ServerPki::ensure(&dir, &ServerNames::default(), at).unwrap();
+        let count = |text: &str| text.matches("BEGIN CERTIFICATE").count();
+        let new = ensure(now);
+        assert_eq!(
+            new.kubelet_authorities(now).unwrap(),
+            new.kubelet_ca.certificate_pem()
+        );
+        // As a version without it left the directory a day ago.
+        std::fs::remove_file(dir.join("kubelet-ca.crt")).unwrap();
+        std::fs::remove_file(dir.join("kubelet-ca.key")).unwrap();
+        let later = now + Duration::from_secs(24 * 3600);
+        let upgraded = ensure(later);
+        let both = upgraded.kubelet_authorities(later).unwrap();
+        assert_eq!(count(&both), 2);
+        assert!(both.contains(upgraded.server_ca.certificate_pem()));
+        let (own, server) = (&upgraded.kubelet_ca, &upgraded.server_ca);
+        let leaf = own.issue(&LeafSpec::default(), later).unwrap();
+        let is_of = |authority: &Authority| {
+            crate::authority::is_signed_by(&leaf.certificate_pem, authority.certificate_pem())
+        };
+        assert!(is_of(own) && !is_of(server));
+        let at_last = later + LEAF_LIFETIME + A_BREATH;
+        assert_eq!(count(&upgraded.kubelet_authorities(at_last).unwrap()), 1);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -23,6 +23,11 @@ pub enum Error {
     NoSpace,
     #[error("the database can only be read: make its disk writable again")]
     ReadOnly,
+    /// Whatever were written there would be lost.
+    #[error(
+        "the database file {path} was removed or replaced while it was in use: nothing is written any more"
+    )]
+    Lost { path: String },
     /// Too many writers wait already.
     #[error("too many writes are waiting")]
     Overloaded,

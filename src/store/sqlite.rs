@@ -9,6 +9,7 @@ mod copy;
 mod file;
 mod handle;
 mod ledger;
+mod place;
 mod rows;
 mod sum;
 #[cfg(test)]
@@ -65,6 +66,11 @@ impl SqliteOptions {
 
     fn ballast_file(&self) -> PathBuf {
         self.directory.join("ballast")
+    }
+
+    /// Where the content goes if the database was removed or replaced while it was in use.
+    fn rescued(&self) -> PathBuf {
+        self.directory.join("state.db.rescued")
     }
 
     fn good_copy(&self) -> PathBuf {

@@ -124,8 +124,8 @@ pub struct Status {
     pub keys: u64,
     pub size_bytes: u64,
     pub wal_bytes: u64,
-    /// Changes are taken.
-    pub is_writing: bool,
+    /// Why no changes are taken, if so.
+    pub problem: Option<Error>,
 }
 
 pub trait Store: Send + Sync + 'static {

@@ -4,6 +4,7 @@ mod clock;
 mod disk;
 mod full;
 mod history;
+mod lost;
 mod vfs;
 
 use std::path::{Path, PathBuf};

@@ -430,8 +430,12 @@ fn an_agent_starts_without_the_server_and_finds_it_elsewhere() {
     );
 }
 
-/// The certificate that a port shows, which must be of the cluster's authority.
+/// The certificate that a port shows, which must be of this authority.
 fn shown(namespace: &Namespace, address: &str, authority: &Path) -> String {
+    try_shown(namespace, address, authority).unwrap()
+}
+
+fn try_shown(namespace: &Namespace, address: &str, authority: &Path) -> Result<String, String> {
     let mut command = namespace.command("curl");
     command.args([
         "-s",
@@ -443,9 +447,89 @@ fn shown(namespace: &Namespace, address: &str, authority: &Path) -> String {
         "%{certs}",
         "--cacert",
     ]);
-    run(command
-        .arg(authority)
-        .arg(format!("https://{address}/healthz")))
+    attempt(
+        command
+            .arg(authority)
+            .arg(format!("https://{address}/healthz")),
+    )
+}
+
+/// Makes a node's folder hold what a version signed that had one authority for all servers.
+fn sign_as_before(tls: &Path, node: &str, namespace: &Namespace, folder: &Path) {
+    use sampan_pki::{Authority, LeafSpec};
+    let read = |name: &str| std::fs::read_to_string(tls.join(name)).unwrap();
+    let authority = Authority::load(&read("server-ca.crt"), &read("server-ca.key")).unwrap();
+    let mut spec = LeafSpec::server(
+        &format!("system:node:{node}"),
+        vec![node.to_owned()],
+        vec![namespace.address.parse().unwrap()],
+    );
+    spec.organizations = vec!["system:nodes".to_owned()];
+    let leaf = authority.issue(&spec, std::time::SystemTime::now());
+    let leaf = leaf.unwrap();
+    std::fs::write(folder.join("serving-kubelet.crt"), leaf.certificate_pem).unwrap();
+    std::fs::write(folder.join("serving-kubelet.key"), leaf.key_pem).unwrap();
+}
+
+#[test]
+fn kubelets_get_certificates_of_an_authority_that_clients_do_not_know() {
+    let scratch = Scratch::new("kubelet-ca");
+    let nodes = netns::pair();
+    let tls = scratch.path().join("a/d/server/tls");
+    let earlier = std::time::SystemTime::now() - Duration::from_secs(7200);
+    sampan_pki::Authority::ensure(&tls, "server-ca", "sampan-server-ca@1", earlier).unwrap();
+    let mut server = start_server(scratch.path(), &nodes[0], &[]);
+    let mut agent = start_agent(scratch.path(), &nodes, &[]);
+    wait_ready(&server, "a");
+    wait_ready(&server, "b");
+    server.apply(&POD.replace("NAME", "p").replace("NODE", "b"));
+    run(&mut server.kubectl("wait --for=condition=Ready pod/p --timeout=60s"));
+
+    // Both go down and find their data as a version without the authority had it.
+    agent.terminate();
+    server.terminate();
+    for suffix in ["crt", "key"] {
+        std::fs::remove_file(tls.join(format!("kubelet-ca.{suffix}"))).unwrap();
+    }
+    sign_as_before(&tls, "a", &nodes[0], &server.data_dir.join("agent/tls"));
+    sign_as_before(&tls, "b", &nodes[1], &agent.data_dir.join("agent/tls"));
+    let door = |node: usize| format!("{}:10250", nodes[node].address);
+    let (clients, kubelets) = (tls.join("server-ca.crt"), tls.join("kubelet-ca.crt"));
+    server = start_server(scratch.path(), &nodes[0], &[]);
+    agent = start_agent(scratch.path(), &nodes, &[]);
+    let mut asked = 0;
+    for node in [0, 1] {
+        eventually(
+            "the kubelet has a certificate of its own kind",
+            MINUTE,
+            || {
+                asked += 1;
+                try_shown(&nodes[node], &door(node), &kubelets).map(|_| ())
+            },
+        );
+        // The same door, and clients' authority does not vouch for it.
+        let refused = try_shown(&nodes[node], &door(node), &clients);
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    wait_ready(&server, "b");
+    run(&mut server.kubectl("logs p"));
+    run(&mut server.kubectl("get --raw /api/v1/nodes/a/proxy/healthz"));
+    // Nothing that clients are given names it.
+    let own = std::fs::read_to_string(&kubelets).unwrap();
+    let given = [
+        run(&mut server.kubectl("get configmap kube-root-ca.crt -o jsonpath={.data}")),
+        ask(&nodes[0], "https://127.0.0.1:6443/cacerts", &[])
+            .unwrap()
+            .1,
+        std::fs::read_to_string(server.kubeconfig()).unwrap(),
+    ];
+    let line = own.lines().nth(2).unwrap();
+    assert!(given.iter().all(|text| !text.contains(line)));
+    println!(
+        "kubelet authority: made for a data directory without it; 2 of 2 kubelets shown by the new one after {asked} looks,          refused by clients' authority 2 of 2; logs and proxy work; {} places do not give it out",
+        given.len()
+    );
+    drop(agent);
 }
 
 #[test]
@@ -456,12 +540,18 @@ fn certificates_are_renewed_while_everything_runs() {
         .server
         .apply(&POD.replace("NAME", "p").replace("NODE", "b"));
     cluster.kubectl("wait --for=condition=Ready pod/p --timeout=60s");
-    let authority = cluster.server.data_dir.join("server/tls/server-ca.crt");
+    let authority = |name: &str| {
+        cluster
+            .server
+            .data_dir
+            .join(format!("server/tls/{name}.crt"))
+    };
+    let (server, kubelet) = (authority("server-ca"), authority("kubelet-ca"));
     let doors = [
-        (0, format!("{}:6443", cluster.nodes[0].address)),
-        (0, "127.0.0.1:10257".to_owned()),
-        (0, format!("{}:10250", cluster.nodes[0].address)),
-        (1, format!("{}:10250", cluster.nodes[1].address)),
+        (0, format!("{}:6443", cluster.nodes[0].address), &server),
+        (0, "127.0.0.1:10257".to_owned(), &server),
+        (0, format!("{}:10250", cluster.nodes[0].address), &kubelet),
+        (1, format!("{}:10250", cluster.nodes[1].address), &kubelet),
     ];
     let mut seen = vec![std::collections::BTreeSet::new(); doors.len()];
     let lives = if std::env::var("SAMPAN_TEST_LONG").is_ok_and(|v| v == "1") {
@@ -472,8 +562,8 @@ fn certificates_are_renewed_while_everything_runs() {
     let until = std::time::Instant::now() + Duration::from_secs(20 * lives + 4);
     let mut requests = 0;
     while std::time::Instant::now() < until {
-        for ((node, door), certificates) in doors.iter().zip(&mut seen) {
-            certificates.insert(shown(&cluster.nodes[*node], door, &authority));
+        for ((node, door, authority), certificates) in doors.iter().zip(&mut seen) {
+            certificates.insert(shown(&cluster.nodes[*node], door, authority));
         }
         // By the administrator's file, through the API server to either kubelet; nothing may fail.
         cluster.kubectl("get nodes");
@@ -482,7 +572,7 @@ fn certificates_are_renewed_while_everything_runs() {
         requests += 3;
         std::thread::sleep(Duration::from_millis(300));
     }
-    for (certificates, (_, door)) in seen.iter().zip(&doors) {
+    for (certificates, (_, door, _)) in seen.iter().zip(&doors) {
         assert!(
             certificates.len() as u64 >= lives,
             "{door} showed {} certificates",

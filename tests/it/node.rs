@@ -67,6 +67,8 @@ const SCENARIOS: &[Scenario] = &[
     ("logs", streams::logs),
     ("log-rotation", streams::log_rotation),
     ("attach", streams::attach),
+    ("attach-to-output", streams::attach_to_output),
+    ("protocols", streams::protocols),
     ("terminal", streams::terminal),
     ("copy", streams::copy),
     ("debug", streams::debug),

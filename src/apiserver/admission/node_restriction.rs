@@ -7,9 +7,13 @@ use sampan_api::meta::{at, boolean, get, items, text};
 use sampan_pki::CertificateRequest;
 use serde_json::Value;
 
+use references::Reference;
+
 use super::{cached, forbidden};
 use crate::registry::hooks::{Admission, AdmissionRequest, Operation};
 use crate::registry::server::Core;
+
+mod references;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
@@ -92,6 +96,7 @@ impl NodeRestriction {
             ("", "persistentvolumeclaims") if request.subresource != "status" => {
                 refuse("may only update PVC status".to_owned())
             }
+            ("", "persistentvolumeclaims") => claim_status(node, request),
             ("", "serviceaccounts") => self.token(node, request),
             ("coordination.k8s.io", "leases") => lease(node, request),
             ("storage.k8s.io", "csinodes") => csi_node(node, request),
@@ -172,9 +177,12 @@ impl NodeRestriction {
                 "node {node} UID mismatch: expected {expected} got {got}"
             ));
         }
-        match reference(pod) {
-            Some(what) => refuse(format!(
+        match references::find(pod) {
+            Some(Reference::To(what)) => refuse(format!(
                 "node {node:?} can not create pods that reference {what}"
+            )),
+            Some(Reference::Unknown(why)) => refuse(format!(
+                "error checking mirror pod for API references: {why}"
             )),
             None => Ok(()),
         }
@@ -246,62 +254,6 @@ fn audience(token: &Value, pod: &Value, user: &str) -> Verdict {
     ))
 }
 
-/// Which kind of API object a pod reads, if any.
-fn reference(pod: &Value) -> Option<&'static str> {
-    let spec = get(pod, "spec");
-    if !text(spec, &["serviceAccountName"]).is_empty() {
-        return Some("serviceaccounts");
-    }
-    if !items(spec, &["imagePullSecrets"]).is_empty() {
-        return Some("secrets");
-    }
-    for volume in items(spec, &["volumes"]) {
-        for (source, what) in [
-            ("secret", "secrets"),
-            ("configMap", "configmaps"),
-            ("persistentVolumeClaim", "persistentvolumeclaims"),
-            ("csi", "csidrivers"),
-        ] {
-            if !get(volume, source).is_null() {
-                return Some(what);
-            }
-        }
-        for source in items(volume, &["projected", "sources"]) {
-            for (key, what) in [
-                ("secret", "secrets"),
-                ("configMap", "configmaps"),
-                ("serviceAccountToken", "serviceaccounts"),
-                ("clusterTrustBundle", "clustertrustbundles"),
-            ] {
-                if !get(source, key).is_null() {
-                    return Some(what);
-                }
-            }
-        }
-    }
-    for list in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in items(spec, &[list]) {
-            for env in items(container, &["env"]) {
-                if !at(env, &["valueFrom", "secretKeyRef"]).is_null() {
-                    return Some("secrets");
-                }
-                if !at(env, &["valueFrom", "configMapKeyRef"]).is_null() {
-                    return Some("configmaps");
-                }
-            }
-            for source in items(container, &["envFrom"]) {
-                if !get(source, "secretRef").is_null() {
-                    return Some("secrets");
-                }
-                if !get(source, "configMapRef").is_null() {
-                    return Some("configmaps");
-                }
-            }
-        }
-    }
-    None
-}
-
 fn pod_status(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
     let Some(old) = request
         .old
@@ -329,7 +281,49 @@ fn pod_status(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
             "node {node:?} cannot update resource claim statues"
         ));
     }
+    let extended = ["status", "extendedResourceClaimStatus"];
+    if at(old, &extended) != at(&request.object, &extended) {
+        return refuse(format!(
+            "node {node:?} cannot update extended resource claim status"
+        ));
+    }
     Ok(())
+}
+
+/// What a kubelet changes of a claim when it has made its volume larger.
+const OF_CLAIM_STATUS: &[&str] = &[
+    "capacity",
+    "conditions",
+    "allocatedResourceStatuses",
+    "allocatedResources",
+];
+
+fn claim_status(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
+    match (request.operation, request.old) {
+        (Operation::Update, Some(old)) if is_same_claim(old, &request.object) => Ok(()),
+        (Operation::Update, _) => refuse(format!(
+            "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
+        )),
+        (other, _) => refuse(format!("unexpected operation {:?}", other.as_str())),
+    }
+}
+
+/// Apart from what a kubelet may change.
+fn is_same_claim(old: &Value, new: &Value) -> bool {
+    let rest = |claim: &Value| {
+        let mut claim = claim.clone();
+        if let Some(status) = claim.get_mut("status").and_then(Value::as_object_mut) {
+            for field in OF_CLAIM_STATUS {
+                status.remove(*field);
+            }
+        }
+        if let Some(metadata) = claim.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("resourceVersion");
+            metadata.remove("managedFields");
+        }
+        claim
+    };
+    rest(old) == rest(new)
 }
 
 fn own_node(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
@@ -343,7 +337,13 @@ fn own_node(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
         ));
     }
     let object = &request.object;
+    let source = at(object, &["spec", "configSource"]);
     match request.operation {
+        Operation::Create if !source.is_null() => {
+            return refuse(format!(
+                "node {node:?} is not allowed to create pods with a non-nil configSource"
+            ));
+        }
         Operation::Create => {
             let labels = forbidden_labels(object, &Value::Null);
             if !labels.is_empty() {
@@ -357,6 +357,11 @@ fn own_node(node: &str, request: &AdmissionRequest<'_>) -> Verdict {
             let Some(old) = request.old else {
                 return Ok(());
             };
+            if !source.is_null() && source != at(old, &["spec", "configSource"]) {
+                return refuse(format!(
+                    "node {node:?} is not allowed to update configSource to a new non-nil configSource"
+                ));
+            }
             for (path, what) in [
                 (["spec", "taints"], "taints"),
                 (["metadata", "ownerReferences"], "ownerReferences"),
@@ -514,14 +519,16 @@ mod tests {
     }
 
     #[test]
-    fn references() {
-        assert_eq!(
-            reference(&json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}})),
-            None
-        );
-        assert_eq!(
-            reference(&json!({"spec": {"volumes": [{"secret": {"secretName": "s"}}]}})),
-            Some("secrets")
-        );
+    fn a_claims_status_is_all_of_it_that_a_kubelet_changes() {
+        let claim = |size: &str, labels: Value| {
+            json!({"metadata": {"name": "c", "labels": labels, "resourceVersion": size},
+                "spec": {"volumeName": "v"}, "status": {"phase": "Bound", "capacity": {"storage": size}}})
+        };
+        let old = claim("1Gi", json!({}));
+        assert!(is_same_claim(&old, &claim("2Gi", json!({}))));
+        assert!(!is_same_claim(&old, &claim("2Gi", json!({"a": "b"}))));
+        let mut other = claim("1Gi", json!({}));
+        other["status"]["phase"] = json!("Lost");
+        assert!(!is_same_claim(&old, &other));
     }
 }

@@ -326,3 +326,34 @@ async fn the_queue_for_a_turn_is_bounded_and_strangers_do_not_stand_in_it() {
     assert_ne!(fixture.alice(Method::GET, MAPS, "").await.0, 429);
     fixture.shutdown.trigger();
 }
+
+#[tokio::test]
+async fn a_request_ends_when_its_client_wanted_it_to() {
+    let fixture = Fixture::start().await;
+    let ask = |query: &'static str| {
+        let fixture = &fixture;
+        async move {
+            let path = format!("{MAPS}?{query}");
+            fixture.alice(Method::GET, &path, "").await
+        }
+    };
+    let (code, body) = ask("timeout=abc").await;
+    let why = "invalid timeout specified in the request URL - time: invalid duration \"abc\"";
+    assert_eq!(
+        (code, &body["reason"], &body["message"]),
+        (400, &json!("BadRequest"), &json!(why))
+    );
+    // Watches have none.
+    assert_ne!(ask("watch=true&timeout=abc").await.0, 400);
+    for harmless in ["timeout=-1s", "timeout=0", "timeout=100000h", "timeout="] {
+        assert_ne!(ask(harmless).await.0, 400, "{harmless}");
+    }
+    let front = &fixture.front.0;
+    let all = u32::try_from(MAX_RUNNING).unwrap();
+    let turns = front.running.acquire_many(all).await.unwrap();
+    let in_time = tokio::time::timeout(std::time::Duration::from_secs(5), ask("timeout=50ms"));
+    let (code, body) = in_time.await.unwrap();
+    assert_eq!((code, &body["reason"]), (504, &json!("Timeout")));
+    drop(turns);
+    fixture.shutdown.trigger();
+}

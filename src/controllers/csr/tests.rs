@@ -50,6 +50,7 @@ fn observed(request: Value) -> Observed {
         holder: name::Holder::Nobody,
         authorities: Some(Authorities {
             client: authority(),
+            kubelet_serving: authority(),
             serving: authority(),
         }),
     }

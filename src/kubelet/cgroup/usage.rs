@@ -30,6 +30,17 @@ pub(super) fn read(hierarchy: &Hierarchy, path: &str) -> Usage {
     usage
 }
 
+/// How many processes of a cgroup the kernel has killed for want of memory. In version 2 that counts those of the
+/// cgroups below too.
+pub(super) fn out_of_memory(hierarchy: &Hierarchy, path: &str) -> Option<u64> {
+    let file = match hierarchy.version() {
+        Version::V1 => "memory.oom_control",
+        Version::V2 => "memory.events",
+    };
+    let folder = hierarchy.folder("memory", path)?;
+    table(&folder.join(file)).get("oom_kill").copied()
+}
+
 fn v1(cpu: &Path, memory: &Path) -> Usage {
     let stat = table(&memory.join("memory.stat"));
     let get = |name: &str| stat.get(name).copied();
@@ -117,6 +128,10 @@ mod tests {
         assert_eq!(usage.rss_bytes, Some(300));
         assert_eq!(usage.memory_limit_bytes, None);
         assert_eq!(usage.processes, Some(3));
+        let hierarchy = Hierarchy::V2 { root: root.clone() };
+        assert_eq!(out_of_memory(&hierarchy, "/"), None);
+        fs::write(root.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
+        assert_eq!(out_of_memory(&hierarchy, "/"), Some(2));
         fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -1,19 +1,19 @@
 //! Exec, attach and port-forward: the runtime serves the stream, we hand its bytes on.
 //!
-//! SPDY and WebSocket look alike from here: a request to upgrade goes to the address that the runtime named, and once
-//! it has agreed nobody looks into the bytes. A WebSocket client that only speaks a protocol which the runtime does
-//! not know gets the runtime's refusal, upon which clients fall back to SPDY.
+//! SPDY and the older protocols of WebSocket look alike from here: a request to upgrade goes to the address that the
+//! runtime named, and once it has agreed nobody looks into the bytes. The newest one is translated: [`super::channels`].
 
 use super::query::Query;
 use super::route::Target;
 use super::{Answer, Context, Failure, text};
+use crate::lookup::ContainerRef;
 use http::header::{self, HeaderMap, HeaderName};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use sampan_cri::runtime::v1::{AttachRequest, ExecRequest, ExecSyncRequest, PortForwardRequest};
-use sampan_net::{ClientConfig, ClientTls, HttpClient, TcpDialer, Trust, empty};
+use sampan_net::{Body, ClientConfig, ClientTls, HttpClient, TcpDialer, Trust, empty};
 use std::sync::{Arc, OnceLock};
 
 /// The client for the runtime's streaming server on loopback.
@@ -41,15 +41,24 @@ impl Backend {
             .map_err(|error| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         Ok(self.0.get_or_init(|| client).clone())
     }
+
+    /// Sends a request that asks for an upgrade.
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        let sent = self.client()?.send_upgradable(request).await;
+        sent.map_err(|error| {
+            let problem = format!("error dialing backend: {error}");
+            Failure::new(StatusCode::BAD_GATEWAY, problem)
+        })
+    }
 }
 
 /// Which of the three streams, and whether a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Streams {
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
+pub(super) struct Streams {
+    pub(super) stdin: bool,
+    pub(super) stdout: bool,
+    pub(super) stderr: bool,
+    pub(super) tty: bool,
 }
 
 impl Streams {
@@ -71,6 +80,17 @@ impl Streams {
             ))
         }
     }
+
+    /// As the container was made: whether it has a terminal cannot be changed by who attaches to it.
+    fn of_container(self, has_terminal: bool) -> Self {
+        Self {
+            tty: has_terminal,
+            stderr: self.stderr && !has_terminal,
+            // The one output of a terminal is where a client that wants errors only finds them.
+            stdout: self.stdout || (self.stderr && has_terminal),
+            ..self
+        }
+    }
 }
 
 impl Context {
@@ -82,7 +102,7 @@ impl Context {
     ) -> Answer {
         let streams = Streams::parse(query)?;
         let exec = ExecRequest {
-            container_id: self.container(target)?,
+            container_id: self.container(target)?.container_id,
             cmd: query.all("command"),
             tty: streams.tty,
             stdin: streams.stdin,
@@ -90,7 +110,7 @@ impl Context {
             stderr: streams.stderr,
         };
         let url = self.state.runtime.exec(exec).await?.url;
-        self.relay(request, &url).await
+        self.session(request, &url, streams).await
     }
 
     pub(super) async fn attach(
@@ -99,16 +119,17 @@ impl Context {
         target: &Target,
         query: &Query,
     ) -> Answer {
-        let streams = Streams::parse(query)?;
+        let container = self.container(target)?;
+        let streams = Streams::parse(query)?.of_container(container.tty);
         let attach = AttachRequest {
-            container_id: self.container(target)?,
+            container_id: container.container_id,
             stdin: streams.stdin,
             tty: streams.tty,
             stdout: streams.stdout,
             stderr: streams.stderr,
         };
         let url = self.state.runtime.attach(attach).await?.url;
-        self.relay(request, &url).await
+        self.session(request, &url, streams).await
     }
 
     pub(super) async fn port_forward(
@@ -131,7 +152,7 @@ impl Context {
     pub(super) async fn run(&self, target: &Target, query: &Query) -> Answer {
         let command = query.first("cmd").unwrap_or_default();
         let exec = ExecSyncRequest {
-            container_id: self.container(target)?,
+            container_id: self.container(target)?.container_id,
             cmd: command.split(' ').map(str::to_owned).collect(),
             timeout: 0,
         };
@@ -147,14 +168,23 @@ impl Context {
         }
     }
 
-    fn container(&self, target: &Target) -> Result<String, Failure> {
+    fn container(&self, target: &Target) -> Result<ContainerRef, Failure> {
         let found = self.state.lookup.container(
             &target.namespace,
             &target.pod,
             target.uid.as_deref(),
             &target.container,
-        )?;
-        Ok(found.container_id)
+        );
+        Ok(found?)
+    }
+
+    /// Exec and attach, by whichever protocol the client asks for.
+    async fn session(&self, request: Request<Incoming>, url: &str, streams: Streams) -> Answer {
+        if super::channels::are_wanted(request.headers()) {
+            let address = parse_address(url)?;
+            return super::channels::serve(&self.backend, request, address, streams).await;
+        }
+        self.relay(request, url).await
     }
 
     /// Asks the runtime's server for the upgrade that the client asked us for, and joins the two.
@@ -165,19 +195,12 @@ impl Context {
                 "Upgrade request required",
             ));
         }
-        let address: Uri = url.parse().map_err(|_| {
-            let problem = format!("the runtime named {url:?} as streaming address");
-            Failure::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
-        })?;
+        let address = parse_address(url)?;
         let mut onward = Request::new(empty());
         *onward.method_mut() = request.method().clone();
         *onward.uri_mut() = address;
         *onward.headers_mut() = forwarded(request.headers());
-        let sent = self.backend.client()?.send_upgradable(onward).await;
-        let mut answer = sent.map_err(|error| {
-            let problem = format!("error dialing backend: {error}");
-            Failure::new(StatusCode::BAD_GATEWAY, problem)
-        })?;
+        let mut answer = self.backend.send(onward).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));
         }
@@ -196,6 +219,13 @@ impl Context {
         }));
         Ok(switch)
     }
+}
+
+fn parse_address(url: &str) -> Result<Uri, Failure> {
+    url.parse().map_err(|_| {
+        let problem = format!("the runtime named {url:?} as streaming address");
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, problem)
+    })
 }
 
 /// Only WebSocket clients name the ports here.
@@ -240,6 +270,17 @@ mod tests {
         let all = Streams::parse(&Query::parse("input=1&output=1&error=1&tty=1")).unwrap();
         assert!(all.stdin && all.stdout && !all.stderr && all.tty);
         assert!(Streams::parse(&Query::parse("output=true")).is_err());
+    }
+
+    #[test]
+    fn who_attaches_gets_the_containers_terminal() {
+        let asked = |query| Streams::parse(&Query::parse(query)).unwrap();
+        let got = asked("input=1&output=1&error=1").of_container(true);
+        assert!(got.stdin && got.stdout && !got.stderr && got.tty);
+        let got = asked("error=1").of_container(true);
+        assert!(got.stdout && !got.stderr && !got.stdin);
+        let got = asked("output=1&tty=1").of_container(false);
+        assert!(got.stdout && !got.tty && !got.stderr);
     }
 
     #[test]

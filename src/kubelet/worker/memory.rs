@@ -3,7 +3,7 @@
 use super::jobs::{MountOutcome, ResizeOutcome};
 use crate::backoff::Backoff;
 use crate::objects::Held;
-use crate::observe::Observer;
+use crate::observe::{Known, Observer};
 use crate::plan::{
     Busy, Observed, ProbeState, ResizePending, StartFailure, Verdict, Volumes, crash_key,
 };
@@ -32,6 +32,8 @@ pub(super) struct Memory {
     pub is_reporting: bool,
     pub report_failures: u32,
     pub observer: Observer,
+    /// What the observer is told.
+    pub known: Known,
     /// The runtime has been asked at least once.
     pub is_observed: bool,
     pub probes: HashMap<String, ProbeState>,

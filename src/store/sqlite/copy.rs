@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rusqlite::{Connection, InterruptHandle};
 
+use super::place::Place;
 use super::{SqliteOptions, file};
 use crate::{Error, Revision};
 
@@ -18,12 +19,13 @@ pub(super) struct Copier {
 }
 
 impl Copier {
-    pub(super) fn start(options: &SqliteOptions) -> Result<Self, Error> {
+    pub(super) fn start(options: &SqliteOptions, place: Place) -> Result<Self, Error> {
         let connection = file::connect(options, &options.database(), true)?;
         let interrupt = connection.get_interrupt_handle();
         let (stop, stopped) = bounded(0);
         let worker = Worker {
             options: options.clone(),
+            place,
             connection,
             copied: 0,
         };
@@ -47,6 +49,7 @@ impl Copier {
 
 struct Worker {
     options: SqliteOptions,
+    place: Place,
     connection: Connection,
     /// The newest row of the copy, as far as known.
     copied: Revision,
@@ -88,6 +91,8 @@ impl Worker {
     }
 
     fn renew(&mut self, checked: bool) -> Result<(), Error> {
+        // Something else may lie there by now.
+        self.place.check()?;
         let newest = file::newest_row(&self.connection)?;
         if newest == self.copied {
             return Ok(());

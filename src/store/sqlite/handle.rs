@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use super::copy::Copier;
+use super::place::Place;
 use super::writer::{Command, Writer};
 use super::{SqliteOptions, file, rows};
 use crate::{Error, Mutation, Range, RangeQuery, Revision, Sink, Status, Store, StoreFuture};
@@ -42,6 +43,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     cluster_id: String,
     options: SqliteOptions,
+    place: Place,
     reader: Arc<Mutex<Connection>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     copy: Mutex<Option<Copier>>,
@@ -54,7 +56,8 @@ impl SqliteStore {
     pub fn open(options: SqliteOptions) -> Result<Self, Error> {
         let opened = file::open(&options)?;
         let reader = file::connect(&options, &options.database(), true)?;
-        let copy = Copier::start(&options)?;
+        let place = Place::of(&options.database());
+        let copy = Copier::start(&options, place.clone())?;
         let shared = Arc::new(Shared::default());
         let (commands, queue) = bounded(QUEUE);
         let writer = Writer::new(
@@ -62,6 +65,7 @@ impl SqliteStore {
             queue,
             opened.meta.clone(),
             options.clone(),
+            place.clone(),
             shared.clone(),
         );
         let thread = std::thread::Builder::new()
@@ -79,6 +83,7 @@ impl SqliteStore {
             shared,
             cluster_id: opened.meta.cluster_id,
             options,
+            place,
             reader: Arc::new(Mutex::new(reader)),
             thread: Mutex::new(Some(thread)),
             copy: Mutex::new(Some(copy)),
@@ -206,7 +211,10 @@ impl Store for SqliteStore {
             keys: self.shared.keys.load(Ordering::Acquire),
             size_bytes: size(database.clone()),
             wal_bytes: size(PathBuf::from(format!("{}-wal", database.display()))),
-            is_writing: !*self.shared.ended.borrow(),
+            problem: match *self.shared.ended.borrow() {
+                true => Some(Error::Unavailable),
+                false => self.place.check().err(),
+            },
         }
     }
 }

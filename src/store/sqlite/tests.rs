@@ -451,13 +451,49 @@ async fn a_writer_that_has_ended_is_seen() {
     let directory = Directory::new("ended");
     let store = SqliteStore::open(SqliteOptions::new(&directory.0)).unwrap();
     store.start(Arc::new(Panics)).unwrap();
-    assert!(store.status().is_writing);
+    assert_eq!(store.status().problem, None);
     let ended = store.ended();
     let lost = store
         .commit(put("/a", Expect::Absent, "1", Class::Durable))
         .await;
     assert_eq!(lost, Err(Error::Unavailable));
     ended.await.unwrap();
-    assert!(!store.status().is_writing);
+    assert_eq!(store.status().problem, Some(Error::Unavailable));
     store.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
+    let directory = Directory::new("lost");
+    let (store, _) = open(&directory.0, |_| {});
+    let database = directory.0.join("state.db");
+    let aside = directory.0.join("aside");
+    let commit = |key: &'static str| store.commit(put(key, Expect::Absent, "1", Class::Durable));
+    commit("/before").await.unwrap();
+    assert_eq!(store.status().problem, None);
+    let is_lost = |answer: Result<Revision, Error>, file: &Path| {
+        let path = file.display().to_string();
+        assert_eq!(answer, Err(Error::Lost { path }));
+    };
+    // Moved away, then another one in its place.
+    std::fs::rename(&database, &aside).unwrap();
+    is_lost(commit("/while-away").await, &database);
+    assert!(matches!(store.status().problem, Some(Error::Lost { .. })));
+    std::fs::write(&database, "another").unwrap();
+    is_lost(commit("/replaced").await, &database);
+    // Back again: it goes on.
+    std::fs::rename(&aside, &database).unwrap();
+    commit("/back").await.unwrap();
+    assert_eq!(store.status().problem, None);
+    let log = directory.0.join("state.db-wal");
+    std::fs::remove_file(&log).unwrap();
+    is_lost(commit("/without-log").await, &log);
+    store.close();
+    // What was saved has all that was acknowledged before the first look that failed.
+    let saved = directory.0.join("saved");
+    std::fs::create_dir(&saved).unwrap();
+    std::fs::rename(directory.0.join("state.db.rescued"), saved.join("state.db")).unwrap();
+    let (_store, sink) = open(&saved, |_| {});
+    let keys: Vec<String> = sink.state.lock().unwrap().keys().cloned().collect();
+    assert_eq!(keys, ["/back", "/before"]);
 }

@@ -14,6 +14,7 @@ use super::ballast::{Ballast, Space};
 use super::file::{self, Meta};
 use super::handle::Shared;
 use super::ledger::{Ledger, Undo};
+use super::place::Place;
 use super::{SqliteOptions, rows};
 use crate::{Change, Class, Error, Event, Mutation, Revision, Sink};
 
@@ -51,6 +52,9 @@ pub(super) struct Writer {
     connection: Connection,
     queue: Receiver<Command>,
     options: SqliteOptions,
+    place: Place,
+    /// What was in a database that is lost has been saved.
+    rescued: bool,
     shared: Arc<Shared>,
     ledger: Ledger,
     sinks: Vec<Arc<dyn Sink>>,
@@ -87,6 +91,7 @@ impl Writer {
         queue: Receiver<Command>,
         meta: Meta,
         options: SqliteOptions,
+        place: Place,
         shared: Arc<Shared>,
     ) -> Self {
         shared.compacted.store(meta.compacted, Ordering::Release);
@@ -95,6 +100,8 @@ impl Writer {
         Self {
             connection,
             queue,
+            place,
+            rescued: false,
             shared,
             ledger,
             sinks: Vec::new(),
@@ -390,6 +397,7 @@ impl Writer {
         &mut self,
         work: impl FnOnce(&Connection, &Meta) -> Result<Meta, rusqlite::Error>,
     ) -> Result<(), Error> {
+        self.look()?;
         self.heal()?;
         let run = |sql| -> Result<(), rusqlite::Error> {
             self.connection.prepare_cached(sql)?.execute([])?;
@@ -415,6 +423,41 @@ impl Writer {
                 self.suspect |= matches!(error, Error::Io { .. });
                 Err(error)
             }
+        }
+    }
+
+    /// Refuses as long as the files are not where the next start looks for them.
+    fn look(&mut self) -> Result<(), Error> {
+        let found = self.place.check();
+        match &found {
+            Ok(()) => self.rescued = false,
+            Err(error) => self.rescue(error),
+        }
+        found
+    }
+
+    /// What the lost files hold is written elsewhere, once.
+    fn rescue(&mut self, error: &Error) {
+        if std::mem::replace(&mut self.rescued, true) {
+            return;
+        }
+        let (database, rescued) = (self.options.database(), self.options.rescued());
+        let path = database.display();
+        match file::copy_to(&self.connection, &rescued) {
+            Ok(()) => tracing::error!(
+                %error,
+                "everything that was acknowledged was saved in {rescued}; to go on with it: stop the server, remove \
+                 {path}, {path}-wal and {path}-shm, rename {rescued} to {path}, start the server. If the file was \
+                 only moved, moving it back is enough",
+                rescued = rescued.display(),
+            ),
+            Err(why) => tracing::error!(
+                %error,
+                %why,
+                "what it held cannot be saved in {rescued}; stop the server, put the file back as {path} (the newest \
+                 copy that there is may be {path}.good), start the server",
+                rescued = rescued.display(),
+            ),
         }
     }
 
@@ -555,6 +598,7 @@ impl Writer {
     /// Gives pages back and empties the log file, if that is worth the writing.
     fn settle(&mut self) -> Result<(), Error> {
         self.unsettled_since = None;
+        self.look()?;
         let wal = format!("{}-wal", self.options.database().display());
         if std::fs::metadata(wal).map_or(0, |meta| meta.len()) < WAL_WORTH_IT {
             return Ok(());

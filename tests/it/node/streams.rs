@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use super::scene::{FOREVER, Scene, container, main_container};
+use super::scene::{FOREVER, LIMIT, Scene, container, main_container};
 use crate::support::run;
 
 pub(super) fn logs(scene: &Scene<'_>) {
@@ -153,6 +153,130 @@ pub(super) fn attach(scene: &Scene<'_>) {
     scene.has("kubectl run --rm -i", &once, "hello");
 }
 
+/// kubectl's WebSockets, and no falling back to SPDY.
+fn by_websocket(mut command: Command) -> Command {
+    command
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "true")
+        .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "true");
+    command
+}
+
+/// The older way, which clients before 1.31 know only.
+fn by_spdy(mut command: Command) -> Command {
+    command
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+        .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+    command
+}
+
+/// What a command says on both outputs when it is given this and then no more; it must end by itself.
+fn given(mut command: Command, input: &[u8]) -> (bool, String, String) {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || to.write_all(&input));
+    let pid = child.id();
+    let (done, ended) = std::sync::mpsc::channel();
+    let guard = std::thread::spawn(move || {
+        if ended.recv_timeout(LIMIT).is_err() {
+            let _ = Command::new("kill").arg(pid.to_string()).status();
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    let _ = done.send(());
+    guard.join().unwrap();
+    // Who reads no input closes it.
+    let _ = writer.join().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.success(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+/// Both protocols, with input that ends, a status, much data both ways, and output of its own kind.
+pub(super) fn protocols(scene: &Scene<'_>) {
+    scene.pod("both", &main_container(FOREVER, ""));
+    scene.ready("pod/both");
+    let exec =
+        |script: &str| scene.command(&["exec", "-i", "-v=7", "both", "--", "sh", "-c", script]);
+    let large = vec![b'x'; 3_000_000];
+    for (name, way, is_websocket) in [
+        ("WebSocket", by_websocket as fn(Command) -> Command, true),
+        ("SPDY", by_spdy, false),
+    ] {
+        let (ok, out, err) = given(way(exec("cat; echo end; echo other >&2")), b"typed\n");
+        scene.truth(&format!("{name} ends well: {err}"), ok);
+        scene.is(name, &out, "typed\nend");
+        scene.has(name, &err, "other\n");
+        // What was spoken: a GET upgrades a WebSocket, a POST a SPDY connection.
+        let asked = |verb: &str| {
+            err.lines()
+                .any(|line| line.contains(verb) && line.contains("/exec?"))
+        };
+        let (got, posted) = (asked("GET"), asked("POST"));
+        scene.truth(
+            &format!("{name} without the other one: {err}"),
+            got == is_websocket && posted != is_websocket && !err.contains("allback"),
+        );
+        let (ok, _, err) = given(way(exec("exit 42")), b"");
+        scene.truth("a failure", !ok);
+        scene.has(name, &err, "exit code 42");
+        let (ok, out, _) = given(
+            way(exec("cat | wc -c; head -c 2000000 /dev/zero | tr '\\0' y")),
+            &large,
+        );
+        scene.truth("much data", ok);
+        let (count, rest) = out.split_once('\n').unwrap();
+        scene.is(name, count.trim(), "3000000");
+        scene.truth(
+            name,
+            rest.len() == 2_000_000 && rest.bytes().all(|b| b == b'y'),
+        );
+    }
+}
+
+/// A container without input streams its output, and the end of the container is the end of it.
+pub(super) fn attach_to_output(scene: &Scene<'_>) {
+    scene.pod(
+        "deaf",
+        &format!(
+            "restartPolicy: Never, {}",
+            main_container(
+                "sleep 6; for i in 1 2 3; do echo told $i; sleep 1; done",
+                ""
+            )
+        ),
+    );
+    scene.ready("pod/deaf");
+    let (ok, out, err) = given(by_websocket(scene.command(&["attach", "deaf"])), b"");
+    scene.truth(&format!("attached to its end: {err}"), ok);
+    scene.has("the output", &out, "told 3");
+}
+
+/// Runs a command in a terminal of 33 rows and 99 columns.
+fn in_terminal(inner: &Command) -> String {
+    let words: Vec<String> = std::iter::once(inner.get_program())
+        .chain(inner.get_args())
+        .map(|w| format!("'{}'", w.to_string_lossy().replace('\'', "'\\''")))
+        .collect();
+    let line = format!("stty rows 33 cols 99; {}", words.join(" "));
+    let mut command = Command::new("script");
+    command
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::null());
+    for (name, value) in inner.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    run(&mut command)
+}
+
 pub(super) fn terminal(scene: &Scene<'_>) {
     scene.pod("term", &main_container(FOREVER, ""));
     scene.pod("tty", &main_container(FOREVER, ", stdin: true, tty: true"));
@@ -168,19 +292,7 @@ pub(super) fn terminal(scene: &Scene<'_>) {
         "-c",
         "tty; until stty size 2>/dev/null | grep .; do sleep 0.1; done; echo typed $0",
     ]);
-    let words: Vec<String> = std::iter::once(inner.get_program())
-        .chain(inner.get_args())
-        .map(|w| format!("'{}'", w.to_string_lossy()))
-        .collect();
-    let line = format!("stty rows 33 cols 99; {}", words.join(" "));
-    let mut command = Command::new("script");
-    command
-        .args(["-qec", &line, "/dev/null"])
-        .stdin(Stdio::null());
-    for (name, value) in inner.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
-    let got = run(&mut command);
+    let got = in_terminal(&inner);
     scene.has("a terminal", &got, "/dev/pts/");
     scene.has("its size", &got, "33 99");
     let without = scene.exec("term", "tty || true");

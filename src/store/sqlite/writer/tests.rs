@@ -33,6 +33,7 @@ fn bed(name: &str) -> Bed {
         queue,
         opened.meta,
         options,
+        Place::default(),
         Arc::default(),
     );
     writer.start(Arc::new(NoSink)).unwrap();

@@ -1,0 +1,363 @@
+//! Exec and attach by `v5.channel.k8s.io`, which runtimes do not speak: its channels become streams of SPDY.
+//!
+//! One task goes up (the client's input and the sizes of its window), one down (output and the status that ends it
+//! all); neither waits for the other, so that a command that reads nothing can still be heard.
+
+use super::stream::{Backend, Streams};
+use super::{Answer, Failure};
+use bytes::BytesMut;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use sampan_net::{channels, empty, spdy, websocket};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::sync::Mutex;
+
+/// What the runtime is asked for.
+const RUNTIME_PROTOCOL: &str = "v4.channel.k8s.io";
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
+const RESIZE: u8 = 4;
+
+/// How long a client may take to hang up once all is said.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Whether the client speaks the protocol.
+pub(super) fn are_wanted(headers: &HeaderMap) -> bool {
+    let offered = websocket::offered_protocols(headers);
+    websocket::is_websocket(headers) && offered.iter().any(|name| name == channels::PROTOCOL)
+}
+
+/// The channels of a session and what the runtime calls them, in the order in which they are opened.
+fn roles(streams: Streams) -> impl Iterator<Item = (u8, &'static str)> {
+    let roles = [
+        (true, STATUS, "error"),
+        (streams.stdin, STDIN, "stdin"),
+        (streams.stdout, STDOUT, "stdout"),
+        (streams.stderr, STDERR, "stderr"),
+        (streams.tty, RESIZE, "resize"),
+    ];
+    let wanted = roles.into_iter().filter(|(wanted, ..)| *wanted);
+    wanted.map(|(_, channel, name)| (channel, name))
+}
+
+/// Asks the runtime for the streams, and joins the client's channels to them.
+pub(super) async fn serve(
+    backend: &Backend,
+    mut request: Request<Incoming>,
+    address: Uri,
+    streams: Streams,
+) -> Answer {
+    let accepted = websocket::accept(request.headers(), Some(channels::PROTOCOL));
+    let accepted = accepted.ok_or_else(|| {
+        let problem = "the WebSocket handshake has no key";
+        Failure::new(StatusCode::BAD_REQUEST, problem)
+    })?;
+    let mut onward = Request::new(empty());
+    *onward.method_mut() = Method::POST;
+    *onward.uri_mut() = address;
+    let headers = onward.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("SPDY/3.1"));
+    headers.insert(
+        HeaderName::from_static("x-stream-protocol-version"),
+        HeaderValue::from_static(RUNTIME_PROTOCOL),
+    );
+    let mut answer = backend.send(onward).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let problem = format!("the runtime refuses the streams: {}", answer.status());
+        return Err(Failure::new(StatusCode::BAD_GATEWAY, problem));
+    }
+    tokio::spawn(sampan_util::task::contain("channels", async move {
+        let client = hyper::upgrade::on(&mut request);
+        let runtime = hyper::upgrade::on(&mut answer);
+        let result = match futures_util::future::try_join(client, runtime).await {
+            Ok((client, runtime)) => {
+                let (client, runtime): (Wire, Wire) = (TokioIo::new(client), TokioIo::new(runtime));
+                translate(client, runtime, streams).await
+            }
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "a session broke");
+        }
+    }));
+    Ok(accepted)
+}
+
+type Wire = TokioIo<Upgraded>;
+
+/// Hands everything on until the command has ended or the client is gone.
+async fn translate<C, R>(client: C, runtime: R, streams: Streams) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    R: AsyncRead + AsyncWrite,
+{
+    let (from_client, to_client) = split(client);
+    let (from_runtime, mut to_runtime) = split(runtime);
+    let mut encoder = spdy::Encoder::default();
+    let mut output = BytesMut::new();
+    let opened: Vec<(u8, u32)> = roles(streams)
+        .map(|(channel, name)| {
+            let headers = [("streamtype", name)];
+            (channel, encoder.open(&mut output, &headers))
+        })
+        .collect();
+    to_runtime.write_all(&output).await?;
+    to_runtime.flush().await?;
+    let ends = Ends {
+        opened: opened.into(),
+        to_client: Arc::new(Mutex::new(to_client)),
+        to_runtime: Arc::new(Mutex::new(to_runtime)),
+    };
+    let mut client = channels::Reader::new(from_client);
+    let complete = tokio::select! {
+        // The client is gone; the runtime notices by the end of the connection.
+        ended = ends.up(&mut client) => return ended,
+        complete = ends.down(from_runtime) => complete,
+    };
+    let mut output = BytesMut::new();
+    channels::close(&mut output, matches!(complete, Ok(true)));
+    let mut to_client = ends.to_client.lock().await;
+    to_client.write_all(&output).await?;
+    to_client.shutdown().await?;
+    // To hang up with input unread would take away what the client has not read yet.
+    let hung_up = async {
+        while let Ok(Some(message)) = client.next().await {
+            if message == channels::Message::Close {
+                return;
+            }
+        }
+    };
+    let _in_time = tokio::time::timeout(FAREWELL, hung_up).await;
+    complete.map(|_| ())
+}
+
+/// What both directions write to.
+struct Ends<C, R> {
+    /// Channels and their streams.
+    opened: Arc<[(u8, u32)]>,
+    to_client: Arc<Mutex<WriteHalf<C>>>,
+    to_runtime: Arc<Mutex<WriteHalf<R>>>,
+}
+
+impl<C, R> Ends<C, R>
+where
+    C: AsyncRead + AsyncWrite,
+    R: AsyncRead + AsyncWrite,
+{
+    /// The stream of a channel that the client may write to.
+    fn input(&self, wanted: u8) -> Option<u32> {
+        let inputs = self
+            .opened
+            .iter()
+            .filter(|(c, _)| matches!(*c, STDIN | RESIZE));
+        let mut inputs = inputs.filter(|(channel, _)| *channel == wanted);
+        inputs.next().map(|(_, stream)| *stream)
+    }
+
+    /// The channel that shows what comes on a stream.
+    fn output(&self, wanted: u32) -> Option<u8> {
+        let mut opened = self.opened.iter().filter(|(_, stream)| *stream == wanted);
+        opened.next().map(|(channel, _)| *channel)
+    }
+
+    /// Until the client says goodbye or is gone.
+    async fn up(&self, client: &mut channels::Reader<ReadHalf<C>>) -> io::Result<()> {
+        let mut output = BytesMut::new();
+        while let Some(message) = client.next().await? {
+            match message {
+                channels::Message::Data { channel, content } => {
+                    if let Some(stream) = self.input(channel) {
+                        spdy::data(&mut output, stream, &content);
+                    }
+                }
+                channels::Message::End { channel } => {
+                    if let Some(stream) = self.input(channel) {
+                        spdy::end(&mut output, stream);
+                    }
+                }
+                channels::Message::Ping(content) => {
+                    let mut answer = BytesMut::new();
+                    channels::pong(&mut answer, &content);
+                    let mut to_client = self.to_client.lock().await;
+                    to_client.write_all(&answer).await?;
+                    to_client.flush().await?;
+                }
+                channels::Message::Close => return Ok(()),
+            }
+            if !output.is_empty() {
+                let mut to_runtime = self.to_runtime.lock().await;
+                // A command that ended takes no more; what is left to say comes from it.
+                if to_runtime.write_all(&output).await.is_err() {
+                    tracing::debug!("input came after the end");
+                }
+                to_runtime.flush().await.ok();
+                output.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the runtime has said all; whether the command's status was among it.
+    async fn down(&self, runtime: ReadHalf<R>) -> io::Result<bool> {
+        let mut runtime = spdy::Reader::new(runtime);
+        let mut complete = false;
+        loop {
+            let frame = match runtime.next().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                // What was said before counts.
+                Err(error) => {
+                    tracing::debug!(%error, "the runtime broke a session off");
+                    break;
+                }
+            };
+            match frame {
+                spdy::Frame::Data {
+                    stream, content, ..
+                } if !content.is_empty() => {
+                    let Some(channel) = self.output(stream) else {
+                        continue;
+                    };
+                    complete |= channel == STATUS;
+                    let mut output = BytesMut::with_capacity(content.len() + 16);
+                    channels::data(&mut output, channel, &content);
+                    let mut to_client = self.to_client.lock().await;
+                    to_client.write_all(&output).await?;
+                    to_client.flush().await?;
+                }
+                // Who is busy with input has not lost the connection: that much the answer would say.
+                spdy::Frame::Ping { frame } => {
+                    if let Ok(mut to_runtime) = self.to_runtime.try_lock() {
+                        to_runtime.write_all(&frame).await?;
+                        to_runtime.flush().await?;
+                    }
+                }
+                spdy::Frame::GoAway => break,
+                spdy::Frame::Data { .. } | spdy::Frame::Reset { .. } | spdy::Frame::Other => {}
+            }
+        }
+        Ok(complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+
+    const ALL: Streams = Streams {
+        stdin: true,
+        stdout: true,
+        stderr: true,
+        tty: false,
+    };
+
+    fn masked(content: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0x82, 0x80 | content.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(content);
+        frame
+    }
+
+    fn session(streams: Streams) -> (DuplexStream, DuplexStream) {
+        let (client, ours) = duplex(65_536);
+        let (theirs, runtime) = duplex(65_536);
+        tokio::spawn(translate(ours, theirs, streams));
+        (client, runtime)
+    }
+
+    async fn skip_openings(runtime: &mut spdy::Reader<ReadHalf<DuplexStream>>, count: usize) {
+        for _ in 0..count {
+            assert_eq!(runtime.next().await.unwrap(), Some(spdy::Frame::Other));
+        }
+    }
+
+    #[test]
+    fn streams_of_a_session() {
+        let names = |streams| roles(streams).map(|(_, name)| name).collect::<Vec<_>>();
+        assert_eq!(names(ALL), ["error", "stdin", "stdout", "stderr"]);
+        let terminal = Streams {
+            stderr: false,
+            tty: true,
+            ..ALL
+        };
+        assert_eq!(names(terminal), ["error", "stdin", "stdout", "resize"]);
+    }
+
+    #[tokio::test]
+    async fn input_ends_and_output_goes_on_until_the_status() {
+        let (mut client, runtime) = session(ALL);
+        let (from, mut to) = split(runtime);
+        let mut from = spdy::Reader::new(from);
+        client.write_all(&masked(b"\0typed")).await.unwrap();
+        client.write_all(&masked(b"\xff\0")).await.unwrap();
+        // Output is nothing that a client writes to.
+        client.write_all(&masked(b"\x01no")).await.unwrap();
+        skip_openings(&mut from, 4).await;
+        for (content, last) in [(&b"typed"[..], false), (b"", true)] {
+            let Some(spdy::Frame::Data {
+                stream: 3,
+                content: got,
+                last: ended,
+            }) = from.next().await.unwrap()
+            else {
+                panic!("no input");
+            };
+            assert_eq!((&*got, ended), (content, last));
+        }
+        let mut output = BytesMut::new();
+        spdy::data(&mut output, 5, b"out");
+        spdy::data(&mut output, 7, b"err");
+        spdy::data(&mut output, 1, b"{}");
+        to.write_all(&output).await.unwrap();
+        to.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.unwrap();
+        let expected = b"\x82\x04\x01out\x82\x04\x02err\x82\x03\x03{}\x88\x02\x03\xe8";
+        assert_eq!(got, expected);
+    }
+
+    #[tokio::test]
+    async fn a_session_without_a_status_is_not_a_success() {
+        let (mut client, runtime) = session(ALL);
+        drop(runtime);
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.unwrap();
+        assert!(got != b"\x88\x02\x03\xe8", "{got:?}");
+    }
+
+    #[tokio::test]
+    async fn the_size_of_the_window_is_handed_on_and_a_client_that_leaves_ends_it() {
+        let terminal = Streams {
+            stderr: false,
+            tty: true,
+            ..ALL
+        };
+        let (mut client, runtime) = session(terminal);
+        let (from, _to) = split(runtime);
+        let mut from = spdy::Reader::new(from);
+        client
+            .write_all(&masked(b"\x04{\"Width\":9}"))
+            .await
+            .unwrap();
+        skip_openings(&mut from, 4).await;
+        let Some(spdy::Frame::Data {
+            stream: 7, content, ..
+        }) = from.next().await.unwrap()
+        else {
+            panic!("no size");
+        };
+        assert_eq!(content, "{\"Width\":9}");
+        drop(client);
+        assert_eq!(from.next().await.unwrap(), None);
+    }
+}

@@ -81,14 +81,15 @@ fn command(launch: &Launch, output: io::PipeWriter) -> io::Result<Command> {
         .stdout(output)
         // Out of reach of the terminal's Ctrl-C: we end it, after the pods' workers.
         .process_group(0);
-    // SAFETY: between fork and exec only this one system call is made; it allocates nothing.
+    // SAFETY: between fork and exec only these system calls are made; they allocate nothing.
     unsafe {
         command.pre_exec(|| {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0 {
-                Ok(())
-            } else {
-                Err(io::Error::last_os_error())
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
+                return Err(io::Error::last_os_error());
             }
+            // Our allocator does without huge pages, for this process alone. Containers shall have what the machine gives.
+            libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
+            Ok(())
         });
     }
     Ok(command)

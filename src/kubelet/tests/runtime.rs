@@ -593,28 +593,30 @@ async fn server_shows_logs_runs_commands_and_counts() {
     let command =
         "command=/bin/busybox&command=sh&command=-c&command=read%20x;echo%20got%20$x;exit%203";
     let path = format!("/exec/default/serve/main?input=1&output=1&error=1&{command}");
-    let request = served.websocket(&path, "v4.channel.k8s.io");
-    let answer = client.send_upgradable(request).await.unwrap();
-    assert_eq!(answer.status(), 101);
-    let mut stream = upgraded(answer).await.unwrap();
-    stream.write_all(&frame(b"\0hello\n")).await.unwrap();
-    let mut output = String::new();
-    let mut status = String::new();
-    while let Some(payload) = next_frame(&mut stream).await {
-        match payload.split_first() {
-            Some((1, rest)) => output.push_str(std::str::from_utf8(rest).unwrap()),
-            Some((3, rest)) => status.push_str(std::str::from_utf8(rest).unwrap()),
-            _ => {}
+    for protocol in ["v4.channel.k8s.io", "v5.channel.k8s.io"] {
+        let request = served.websocket(&path, protocol);
+        let answer = client.send_upgradable(request).await.unwrap();
+        assert_eq!(answer.status(), 101, "{protocol}");
+        let mut stream = upgraded(answer).await.unwrap();
+        stream.write_all(&frame(b"\0hello\n")).await.unwrap();
+        let mut output = String::new();
+        let mut status = String::new();
+        while let Some(payload) = next_frame(&mut stream).await {
+            match payload.split_first() {
+                Some((1, rest)) => output.push_str(std::str::from_utf8(rest).unwrap()),
+                Some((3, rest)) => status.push_str(std::str::from_utf8(rest).unwrap()),
+                _ => {}
+            }
         }
+        assert_eq!(output, "got hello\n", "{protocol}");
+        assert!(
+            status.contains("NonZeroExitCode") && status.contains("\"3\""),
+            "{protocol}: {status}"
+        );
     }
-    assert_eq!(output, "got hello\n");
-    assert!(
-        status.contains("NonZeroExitCode") && status.contains("\"3\""),
-        "{status}"
-    );
 
-    // A protocol that this runtime does not know is refused, so that clients take SPDY.
-    let request = served.websocket(&path, "v5.channel.k8s.io");
+    // A protocol that nobody knows is refused, so that clients take SPDY.
+    let request = served.websocket(&path, "v6.channel.k8s.io");
     let answer = client.send_upgradable(request).await.unwrap();
     assert_ne!(answer.status(), 101);
 

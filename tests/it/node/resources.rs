@@ -149,10 +149,22 @@ pub(super) fn out_of_memory(scene: &Scene<'_>) {
             ", resources: {limits: {memory: 16Mi}}",
         ),
     );
-    // The runtime may hear of the exit before it hears why; then the next run tells.
-    scene.until_has(
+    // Whenever the end is told its cause is, too: one after the other, each container's only one.
+    scene.until_is(
         "pod/greedy",
-        "{range .status.containerStatuses[0]['state','lastState']}{.terminated.reason}{.terminated.exitCode} {end}",
-        "OOMKilled137",
+        "{.status.containerStatuses[0].lastState.terminated.reason}",
+        "OOMKilled",
     );
+    for number in 0..6 {
+        let pod = format!("once-{number}");
+        let spec = main_container(
+            "exec tail -c 100000000 /dev/zero",
+            ", resources: {limits: {memory: 16Mi}}",
+        );
+        scene.pod(&pod, &format!("restartPolicy: Never, {spec}"));
+        scene.until_is(&format!("pod/{pod}"), "{.status.phase}", "Failed");
+        let path = "{.status.containerStatuses[0].state.terminated.reason}";
+        let got = scene.field(&format!("pod/{pod}"), path);
+        scene.is("the first reason", &got, "OOMKilled");
+    }
 }

@@ -170,7 +170,12 @@ fn by_spdy(mut command: Command) -> Command {
 }
 
 /// What a command says on both outputs when it is given this and then no more; it must end by itself.
-fn given(mut command: Command, input: &[u8]) -> (bool, String, String) {
+fn given(command: Command, input: &[u8]) -> (bool, String, String) {
+    talk(command, input, false)
+}
+
+/// The same; its input may stay open: a runtime lets go of who attached to a terminal when their input ends.
+fn talk(mut command: Command, input: &[u8], stays_open: bool) -> (bool, String, String) {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -179,7 +184,10 @@ fn given(mut command: Command, input: &[u8]) -> (bool, String, String) {
         .unwrap();
     let mut to = child.stdin.take().unwrap();
     let input = input.to_vec();
-    let writer = std::thread::spawn(move || to.write_all(&input));
+    let writer = std::thread::spawn(move || {
+        let written = to.write_all(&input);
+        written.map(|()| stays_open.then_some(to))
+    });
     let pid = child.id();
     let (done, ended) = std::sync::mpsc::channel();
     let guard = std::thread::spawn(move || {
@@ -242,8 +250,16 @@ pub(super) fn protocols(scene: &Scene<'_>) {
     }
 }
 
-/// A container without input streams its output, and the end of the container is the end of it.
-pub(super) fn attach_to_output(scene: &Scene<'_>) {
+/// Containers with and without input and a terminal; clients with and without a terminal.
+pub(super) fn attach_anyhow(scene: &Scene<'_>) {
+    let script = "echo started; while read line; do echo got $line; [ \"$line\" = end ] && exit 0; done; sleep 100000";
+    scene.pod(
+        "tty",
+        &format!(
+            "restartPolicy: Never, {}",
+            main_container(script, ", stdin: true, tty: true")
+        ),
+    );
     scene.pod(
         "deaf",
         &format!(
@@ -254,10 +270,55 @@ pub(super) fn attach_to_output(scene: &Scene<'_>) {
             )
         ),
     );
+    scene.ready("pod/tty");
     scene.ready("pod/deaf");
+    // A container without input streams its output, and the end of the container is the end of it.
     let (ok, out, err) = given(by_websocket(scene.command(&["attach", "deaf"])), b"");
     scene.truth(&format!("attached to its end: {err}"), ok);
     scene.has("the output", &out, "told 3");
+    // A terminal in the container and none here.
+    let attach = by_websocket(scene.command(&["attach", "-it", "tty"]));
+    let (ok, out, err) = talk(attach, b"one\nend\n", true);
+    scene.truth(&format!("attached without a terminal: {out} {err}"), ok);
+    scene.has("what was said", &out, "got end");
+    let run = |name: &'static str, flags: &[&'static str], command: &[&'static str]| {
+        let mut all = vec![
+            "run",
+            name,
+            "--image=sampan.test/node:1",
+            "--restart=Never",
+            "--rm",
+        ];
+        all.extend(flags);
+        all.extend(["--quiet", "--command", "--"]);
+        all.extend(command);
+        scene.command(&all)
+    };
+    // Its input ends, and so does it.
+    let (ok, out, err) = given(run("cat", &["-i"], &["cat"]), b"fed\n");
+    scene.truth(&format!("kubectl run -i … cat ends: {err}"), ok);
+    scene.has("what cat was fed", &out, "fed");
+    let line = "read line; echo got $line; exit 0";
+    let command = run("unterminal", &["-it"], &["sh", "-c", line]);
+    let (ok, out, err) = talk(command, b"word\n", true);
+    scene.truth(
+        &format!("kubectl run -it without a terminal ends: {err}"),
+        ok,
+    );
+    scene.has("what it read", &out, "got word");
+    // And with one on both sides.
+    let command = run(
+        "terminal",
+        &["-it"],
+        &[
+            "sh",
+            "-c",
+            "until stty size | grep 33; do sleep 0.1; done; tty",
+        ],
+    );
+    let got = in_terminal(&command);
+    scene.has("a terminal", &got, "/dev/pts/");
+    scene.has("its size", &got, "33 99");
 }
 
 /// Runs a command in a terminal of 33 rows and 99 columns.
@@ -275,6 +336,58 @@ fn in_terminal(inner: &Command) -> String {
         command.env(name, value.unwrap_or_default());
     }
     run(&mut command)
+}
+
+/// A forwarded port, by either protocol.
+pub(super) fn port_forward(scene: &Scene<'_>) {
+    scene.pod(
+        "served",
+        &main_container(
+            "mkdir -p /tmp/w; echo hello > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
+            "",
+        ),
+    );
+    scene.ready("pod/served");
+    for (name, way, verb) in [
+        ("WebSocket", by_websocket as fn(Command) -> Command, "GET"),
+        ("SPDY", by_spdy, "POST"),
+    ] {
+        let log = scene.node.scratch.path().join(format!("forward-{verb}"));
+        let file = std::fs::File::create(&log).unwrap();
+        let mut child = way(scene.command(&["port-forward", "-v=7", "pod/served", ":8080"]))
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let read = || std::fs::read_to_string(&log).unwrap();
+        scene.until("the port is open", || {
+            let text = read();
+            text.contains("Forwarding from 127.0.0.1:")
+                .then_some(())
+                .ok_or(text)
+        });
+        let text = read();
+        let port = text.split("Forwarding from 127.0.0.1:").nth(1).unwrap();
+        let port = port.split(" ->").next().unwrap().to_owned();
+        for _ in 0..5 {
+            let url = format!("http://127.0.0.1:{port}/");
+            let got = run(scene
+                .node
+                .itself
+                .command("curl")
+                .args(["-s", "-m", "10", &url]));
+            scene.is(name, &got, "hello");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = read();
+        let mut lines = text.lines();
+        scene.truth(
+            &format!("{name}: {text}"),
+            lines.any(|line| line.contains(verb) && line.contains("/portforward"))
+                && !text.contains("allback"),
+        );
+    }
 }
 
 pub(super) fn terminal(scene: &Scene<'_>) {

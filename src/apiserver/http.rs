@@ -18,7 +18,7 @@ use sampan_api::{Reason, Registry, Status, UserInfo};
 use sampan_net::{Body, Handler, Peer, Server};
 use sampan_util::Shutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::{Authenticator, impersonation, union};
 use crate::health::Health;
@@ -37,6 +37,7 @@ pub mod query;
 pub mod resource;
 pub mod respond;
 pub mod table;
+pub(crate) mod turn;
 pub mod watch;
 mod wire;
 
@@ -77,7 +78,8 @@ pub struct ApiFront(Arc<Front>);
 pub(crate) struct Front {
     pub(crate) config: FrontConfig,
     pub(crate) documents: fixed::Documents,
-    running: Semaphore,
+    /// Shared with writes that go on after their request.
+    running: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
@@ -102,7 +104,7 @@ impl ApiFront {
     pub fn new(config: FrontConfig) -> Self {
         Self(Arc::new(Front {
             documents: fixed::Documents::default(),
-            running: Semaphore::new(MAX_RUNNING),
+            running: Arc::new(Semaphore::new(MAX_RUNNING)),
             waiting: AtomicUsize::new(0),
             config,
         }))
@@ -223,17 +225,15 @@ impl Front {
             query,
             peer,
         };
-        let response = if context.info.is_resource {
-            resource::answer(&self, request, context).await
+        if context.info.is_resource {
+            turn::hold(permit, resource::answer(&self, request, context)).await
         } else {
             fixed::answer(&self, &request, &context)
-        };
-        drop(permit);
-        response
+        }
     }
 
-    async fn wait_for_turn(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Status> {
-        if let Ok(permit) = self.running.try_acquire() {
+    async fn wait_for_turn(&self) -> Result<OwnedSemaphorePermit, Status> {
+        if let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() {
             return Ok(permit);
         }
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -241,7 +241,8 @@ impl Front {
         if others >= MAX_WAITING {
             return Err(too_many_requests());
         }
-        match tokio::time::timeout(MAX_WAIT, self.running.acquire()).await {
+        let turn = Arc::clone(&self.running).acquire_owned();
+        match tokio::time::timeout(MAX_WAIT, turn).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(too_many_requests()),
         }

@@ -1,15 +1,18 @@
 //! A server's own node has no certificate request, so the server takes its name itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sampan_client::{Client, Error};
 use sampan_pki::node_name::{self, DATA_KEY, NAMESPACE, SECRET_TYPE};
+use sampan_util::{Backoff, Shutdown};
 
 /// With the store, not with the node: who restores the store's folder has the name as well.
 const KEY_FILE: &str = "node-name.key";
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeNameError {
@@ -25,7 +28,7 @@ pub enum NodeNameError {
 /// approves requests.
 pub async fn take(client: &Client, node: &str, folder: &Path) -> Result<(), NodeNameError> {
     let hash = node_name::key_hash(&node_name::ensure_key(&folder.join(KEY_FILE))?.spki());
-    let refused = || NodeNameError::Taken(node_name::refusal(node));
+    let refused = || NodeNameError::Taken(node_name::refusal_of_server(node));
     let name = node_name::secret_name(node).ok_or_else(refused)?;
     match client.get::<Secret>(Some(NAMESPACE), &name).await {
         Ok(secret) if is_of(&secret, &hash) => return Ok(()),
@@ -37,6 +40,31 @@ pub async fn take(client: &Client, node: &str, folder: &Path) -> Result<(), Node
         Ok(_) => Ok(()),
         Err(error) if error.is_already_exists() => Err(refused()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes the name once the store can be written again, until shutdown. Meanwhile nobody else is given it: that, too, would
+/// have to be written.
+pub async fn take_later(client: Client, node: String, folder: PathBuf, shutdown: Shutdown) {
+    let mut failures: u32 = 0;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RETRY.delay(failures)) => {}
+            () = shutdown.wait() => return,
+        }
+        match take(&client, &node, &folder).await {
+            Ok(()) => {
+                tracing::info!(node, "the name of this server's node is taken");
+                return;
+            }
+            // The API is in use by now, which this node is not worth ending; the next start says it as well.
+            Err(error @ NodeNameError::Taken(_)) => {
+                tracing::error!(%error, "this server's node goes by a name that is not its own");
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "trying again"),
+        }
+        failures = failures.saturating_add(1);
     }
 }
 

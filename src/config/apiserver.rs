@@ -20,7 +20,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "anonymous-auth",
-        "anonymous requests reach the health checks alone; leave it out",
+        "anonymous requests reach the health checks, /version and /cacerts alone; leave it out",
     ),
     (
         "etcd-servers",

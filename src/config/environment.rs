@@ -9,6 +9,8 @@ const OTHERS: &[&str] = &[
     "SAMPAN_BINARY",
     "SAMPAN_BIN_DIR",
     "SAMPAN_SKIP_START",
+    // Tests make parts of a process fail by it; `parts` says so in the log.
+    "SAMPAN_FAULTS",
 ];
 /// Beginnings of the names that tests use.
 const FOREIGN: &[&str] = &["SAMPAN_TEST_", "SAMPAN_FUZZ_"];

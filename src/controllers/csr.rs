@@ -1,12 +1,14 @@
 //! Certificate signing requests: approves those that nodes may make, signs the approved ones,
 //! removes old ones.
 //!
-//! Watches requests, Nodes (whose addresses a serving certificate may name) and the Secrets that say whose a node's name
-//! is; writes the requests' approval and status, and the Secret of a name that was free. Signing takes the cluster's authorities from
-//! [`Settings`](crate::Settings); without them nothing is signed.
+//! Watches requests, Nodes (whose addresses a serving certificate may name), the Secrets that say whose a node's name
+//! is, and the Leases that say whether somebody goes by it; writes the requests' approval and status, and the Secret of a
+//! name that was free. Signing takes the cluster's authorities from [`Settings`](crate::Settings); without them nothing is
+//! signed.
 //! Upstream counterpart: `pkg/controller/certificates`.
 
 mod approve;
+mod beats;
 mod clean;
 mod name;
 mod sign;
@@ -19,6 +21,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -86,6 +89,7 @@ pub struct CertificateController {
     nodes: Lister<Node>,
     services: Lister<Service>,
     names: Lister<Secret>,
+    beats: beats::Beats,
     slices: Lister<EndpointSlice>,
     authorities: Option<Authorities>,
 }
@@ -98,6 +102,8 @@ pub struct Observed {
     foreign: HashSet<IpAddr>,
     /// Whose the name is that a kubelet's client certificate is for.
     holder: name::Holder,
+    /// The last sign of life of who goes by that name.
+    beat: Option<beats::Beat>,
     authorities: Option<Authorities>,
 }
 
@@ -110,11 +116,20 @@ impl Controller for CertificateController {
         let requests = watches.primary::<CertificateSigningRequest>();
         let known = requests.clone();
         let nodes = watches.mapped(move |change: &Change<Node>| waiting_for(&known, change));
+        let beats = beats::Beats::default();
+        let (seen, clock) = (beats.clone(), settings.clock.clone());
+        watches.mapped::<Lease>(move |change| {
+            let now = Timestamp::try_from(clock.now()).unwrap_or(Timestamp::UNIX_EPOCH);
+            seen.see(change, now);
+            // Few requests wait for one, and they look again by themselves.
+            Vec::new()
+        });
         Self {
             requests,
             nodes,
             services: watches.reads(),
             names: watches.reads_with(crate::nodename::secrets()),
+            beats,
             slices: watches.reads(),
             authorities: settings.authorities.clone(),
         }
@@ -126,11 +141,15 @@ impl Controller for CertificateController {
             node: None,
             foreign: HashSet::new(),
             holder: name::Holder::Nobody,
+            beat: None,
             authorities: self.authorities.clone(),
             request,
         };
-        if observed.is_pending_for(Signer::KubeletClient) {
-            observed.holder = name::holder(&self.names, &observed.request);
+        if observed.is_pending_for(Signer::KubeletClient)
+            && let Some(node) = name::wanted(&observed.request)
+        {
+            observed.holder = name::holder(&self.names, &node);
+            observed.beat = self.beats.of(&node);
         }
         if observed.is_pending_for(Signer::KubeletServing) {
             let name = approve::node_name(&observed.request).unwrap_or_default();
@@ -180,7 +199,10 @@ impl Controller for CertificateController {
             }
         };
         if observed.is_pending() {
-            let verdict = approve::judge(observed, signer, &content);
+            let verdict = approve::judge(observed, signer, &content, now);
+            if let approve::Verdict::Wait(time) = &verdict {
+                plan.requeue_within(*time);
+            }
             // In this order: what fails to take the name is not approved.
             for action in verdict.actions(request, now) {
                 plan.push(action);
@@ -271,7 +293,7 @@ impl approve::Verdict {
     fn actions(self, request: &CertificateSigningRequest, now: Timestamp) -> Vec<Action> {
         let write = |condition| write_condition(request, "approval", condition, now);
         match self {
-            Self::Leave => Vec::new(),
+            Self::Leave | Self::Wait(_) => Vec::new(),
             Self::Approve { message, takes } => {
                 let taking = takes.map(|secret| Action::create(&*secret));
                 let approval = write(("Approved", "AutoApproved", message));

@@ -46,7 +46,8 @@ pub(crate) struct Gate {
 /// The health of a component that is well as long as its part runs; `check` is what upstream calls that.
 pub(crate) fn health(parts: &Parts, part: &'static str, check: &str) -> Health {
     let (health, parts) = (Health::new(), parts.clone());
-    let answer = move || parts.state(part);
+    // Anybody on this machine may ask.
+    let answer = move || parts.state(part).map_err(crate::parts::without_panic);
     health.add(check, Scope::LiveAndReady, Arc::new(answer));
     health
 }

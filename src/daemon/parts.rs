@@ -59,9 +59,10 @@ pub(crate) fn expose(parts: &Parts, health: &Health, metrics: &Metrics) {
     }));
 }
 
-/// Everybody may read `/readyz`, and what a panic says may hold anything.
-fn without_panic(reason: String) -> String {
-    match reason.split_once(" panicked: ") {
+/// Everybody may read `/readyz`, and what a panic says may hold anything. Reports say `<task> panicked: <text>`; an error
+/// that a part hands on may say the same in tokio's words (`task 7 panicked with message "<text>"`).
+pub(crate) fn without_panic(reason: String) -> String {
+    match reason.split_once(" panicked") {
         Some((task, _)) => format!("{task} panicked; the log says more"),
         None => reason,
     }
@@ -221,4 +222,53 @@ fn read_faults(folder: &Path) -> BTreeMap<String, Fault> {
             (entry.file_name().to_string_lossy().into_owned(), fault)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_a_panic_says_is_not_shown_to_everybody() {
+        let cases = [
+            (
+                "kubelet panicked: a secret",
+                "kubelet panicked; the log says more",
+            ),
+            (
+                "kubelet panicked: it panicked: a secret",
+                "kubelet panicked; the log says more",
+            ),
+            (
+                "cannot serve: task 7 panicked with message \"a secret\"",
+                "cannot serve: task 7 panicked; the log says more",
+            ),
+            ("it ended by itself", "it ended by itself"),
+        ];
+        for (reason, shown) in cases {
+            assert_eq!(without_panic(reason.to_owned()), shown);
+        }
+    }
+
+    /// What the main task of a part says when it panics reaches `/readyz` in the form that is cut.
+    #[tokio::test]
+    async fn a_panic_of_a_parts_main_task_is_cut() {
+        let (parts, shutdown) = (Parts::default(), Shutdown::new());
+        let (own, outer) = (parts.clone(), shutdown.clone());
+        let running = tokio::spawn(async move { own.run(DNS, outer, |_| panics()).await });
+        let mut reports = parts.follow();
+        let failed = reports.wait_for(|all| all.values().any(|report| report.state.is_err()));
+        let all = failed.await.unwrap().clone();
+        let told = all[DNS].state.clone().map_err(without_panic);
+        assert_eq!(told, Err("dns panicked; the log says more".to_owned()));
+        shutdown.trigger();
+        assert!(running.await.is_ok());
+    }
+
+    async fn panics() -> Result<(), String> {
+        tokio::task::yield_now().await;
+        panic!("a secret");
+    }
 }

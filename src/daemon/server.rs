@@ -1,12 +1,13 @@
 //! A server: the control plane, its actors, and (unless switched off) an agent in the same process.
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sampan_api::UserInfo;
 use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;
+use sampan_cluster::node_name::{self, NodeNameError};
 use sampan_config::Settings;
 use sampan_config::settings::{NODE_PREFIX_V4, NODE_PREFIX_V6};
 use sampan_controllers::csr::Authorities;
@@ -33,9 +34,10 @@ pub(crate) async fn run(
     let parts = Parts::default();
     parts::follow(&parts, &settings.data_dir, &shutdown)?;
     let plane = ControlPlane::start(&settings, node.as_ref(), &parts, &serving).await?;
+    let mut actors = JoinSet::new();
     if let Some(node) = &node {
         let folder = settings.server_dir().join("tls");
-        sampan_cluster::node_name::take(&plane.setup_client(), &node.name, &folder).await?;
+        take_name(&plane, &node.name, folder, &shutdown, &mut actors).await?;
     }
     let reporter = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
     let own_name = node.as_ref().map(|node| node.name.as_str());
@@ -48,7 +50,6 @@ pub(crate) async fn run(
         record_kubeconfig(&settings.write_kubeconfig, journal)?;
     }
     certificates::write_kubeconfig(&settings, &plane.pki)?;
-    let mut actors = JoinSet::new();
     let kept = vec![plane.certificates.kept(&plane.pki)];
     actors.spawn(sampan_cluster::renew::keep(kept, shutdown.clone()));
     if !settings.disable_controller_manager {
@@ -89,6 +90,26 @@ pub(crate) async fn run(
     serving.trigger();
     plane.close().await;
     ended
+}
+
+/// Takes the name of this server's node, before anybody approves requests. Only another machine's name is a reason not to
+/// start: a server whose disk is full cannot write, and must serve all the same, so that what fills it can be deleted.
+async fn take_name(
+    plane: &ControlPlane,
+    node: &str,
+    folder: PathBuf,
+    shutdown: &Shutdown,
+    actors: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let client = plane.setup_client();
+    match node_name::take(&client, node, &folder).await {
+        Ok(()) => return Ok(()),
+        Err(error @ NodeNameError::Taken(_)) => return Err(error.into()),
+        Err(error) => tracing::warn!(%error, "starting without; trying again"),
+    }
+    let (node, stop) = (node.to_owned(), shutdown.clone());
+    actors.spawn(node_name::take_later(client, node, folder, stop));
+    Ok(())
 }
 
 /// The controllers, which answer for themselves from now on.

@@ -126,7 +126,7 @@ impl Observer {
         };
         let mut instance = read_instance(&row.pod_sandbox_id, &status);
         if is_unexplained(&instance) && !about.killed.contains(&instance.id) {
-            instance.reason = cause_of(runtime, &instance, about).await?;
+            instance.reason = cause_of(runtime, &instance, about).await;
         }
         if instance.state == RunState::Exited && instance.message.is_empty() {
             instance.message = termination_message(&status).await;
@@ -142,16 +142,16 @@ fn is_unexplained(instance: &Instance) -> bool {
 }
 
 /// The reason of a kill: what the kernel says if it does, else what the runtime says within a moment.
-async fn cause_of(runtime: &Runtime, killed: &Instance, about: &Known) -> Result<String, Error> {
+async fn cause_of(runtime: &Runtime, killed: &Instance, about: &Known) -> String {
     match about.lacked_memory(&killed.id) {
-        Some(true) => return Ok(OUT_OF_MEMORY.to_owned()),
-        Some(false) => return Ok(killed.reason.clone()),
+        Some(true) => return OUT_OF_MEMORY.to_owned(),
+        Some(false) => return killed.reason.clone(),
         None => {}
     }
     let id = killed.id.clone();
     let told = tokio::task::spawn_blocking(move || kernel_log::tells_of(&id)).await;
     if matches!(told, Ok(Ok(true))) {
-        return Ok(OUT_OF_MEMORY.to_owned());
+        return OUT_OF_MEMORY.to_owned();
     }
     // The log may be closed to us, or the kernel may have had too much to say.
     for millis in CAUSE_FOLLOWS {
@@ -160,14 +160,15 @@ async fn cause_of(runtime: &Runtime, killed: &Instance, about: &Known) -> Result
             container_id: killed.id.clone(),
             verbose: false,
         };
-        let reply = found(runtime.container_status(request).await)?;
-        match reply.and_then(|reply| reply.status) {
+        // A question that fails spoils nothing: all else is known already.
+        let reply = runtime.container_status(request).await;
+        match reply.ok().and_then(|reply| reply.status) {
             Some(status) if status.reason == ANY_ERROR => {}
-            Some(status) => return Ok(status.reason),
+            Some(status) => return status.reason,
             None => break,
         }
     }
-    Ok(killed.reason.clone())
+    killed.reason.clone()
 }
 
 /// Between the list and the question an object may have gone: that is no error.

@@ -232,14 +232,14 @@ impl Follower<'_> {
             wanted = match wake {
                 Wake::Nodes | Wake::Retry => self.wanted(),
                 // News of our own changes come late, and others' changes need not concern us.
-                Wake::Links => match self.links_are_intact() {
-                    Ok(true) => None,
-                    _ => self.again(),
-                },
-                Wake::Tables => match self.server.tables_are_intact() {
-                    Ok(true) => None,
-                    _ => self.again(),
-                },
+                Wake::Links => {
+                    let intact = self.links_are_intact();
+                    self.again_unless(intact)
+                }
+                Wake::Tables => {
+                    let intact = self.server.tables_are_intact();
+                    self.again_unless(intact)
+                }
             };
         }
     }
@@ -276,15 +276,24 @@ impl Follower<'_> {
     }
 
     fn links_are_intact(&self) -> Result<bool, Error> {
+        // What never was in place is not put back: the next attempt has its own time.
         let Some(plan) = &self.applied else {
-            return Ok(false);
+            return Ok(true);
         };
         Ok(Links::open(self.journal)?.is_intact(plan)?)
     }
 
-    /// The plan that was in place, to be put in place anew.
-    fn again(&mut self) -> Option<NodePlan> {
-        tracing::info!("another program has changed the pod network; putting it back");
+    /// The plan that was in place, to be put in place anew if it is not, or if nobody can tell.
+    fn again_unless(&mut self, intact: Result<bool, impl std::fmt::Display>) -> Option<NodePlan> {
+        match intact {
+            Ok(true) => return None,
+            Ok(false) => {
+                tracing::info!("another program has changed the pod network; putting it back");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot see whether the pod network is in place; putting it there anew");
+            }
+        }
         self.applied.take()
     }
 

@@ -32,10 +32,14 @@ pub fn key_hash(spki: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, spki).as_ref())
 }
 
+fn too_long(node: &str) -> String {
+    format!("the node name {node:?} is too long; choose another --node-name")
+}
+
 /// Why a machine may not have the name, and how it is set free.
 pub fn refusal(node: &str) -> String {
     let Some(secret) = secret_name(node) else {
-        return format!("the node name {node:?} is too long; choose another --node-name");
+        return too_long(node);
     };
     format!(
         "the node name {node} belongs to another machine of this cluster, or to this one before its data was lost: choose \
@@ -44,12 +48,37 @@ pub fn refusal(node: &str) -> String {
     )
 }
 
+/// Why a machine may not have a name that is nobody's: its Node was deleted while its machine ran on.
+pub fn refusal_in_use(node: &str) -> String {
+    format!(
+        "another machine of this cluster runs under the node name {node} right now (it renews its Lease), though its Node was \
+         deleted: choose another --node-name, or stop sampan on that machine and try again half a minute later"
+    )
+}
+
+/// Why a server may not start with its own node. Its API is not up then, so the name cannot be set free at once.
+pub fn refusal_of_server(node: &str) -> String {
+    let Some(secret) = secret_name(node) else {
+        return too_long(node);
+    };
+    format!(
+        "the name {node} of this server's node belongs to another machine of this cluster, or to this one before its key was \
+         lost: choose another --node-name; or start with --disable-agent, set the name free with `kubectl delete node {node}` \
+         (if there is no such node: `kubectl -n {NAMESPACE} delete secret {secret}`), and start again without --disable-agent"
+    )
+}
+
 /// The key in this file; made, and on disk, if there is none that can be read.
 pub fn ensure_key(path: &Path) -> Result<PrivateKey, Error> {
-    if let Some(text) = files::read_optional(path)?
-        && let Ok(key) = PrivateKey::from_pem(&text)
-    {
-        return Ok(key);
+    if let Some(text) = files::read_optional(path)? {
+        match PrivateKey::from_pem(&text) {
+            Ok(key) => return Ok(key),
+            // With the key the right to the node's name is lost, which will be noticed elsewhere and later.
+            Err(error) => tracing::warn!(
+                path = %path.display(), %error,
+                "a node's key cannot be read and is replaced; the cluster may know the node's name by the old one"
+            ),
+        }
     }
     let key = PrivateKey::generate()?;
     files::write_atomic(path, key.pem().as_bytes(), PRIVATE)?;
@@ -88,5 +117,18 @@ mod tests {
         assert_eq!(secret_name(&"a".repeat(233)), None);
         assert!(refusal(&"a".repeat(233)).contains("too long"));
         assert!(refusal("a").contains("kubectl delete node a"));
+        assert!(refusal_in_use("a").contains("runs under the node name a "));
+    }
+
+    #[test]
+    fn a_server_is_told_how_to_start_first() {
+        let told = refusal_of_server("a");
+        let start = told.find("--disable-agent").unwrap();
+        assert!(
+            start < told.find("kubectl delete node a").unwrap(),
+            "{told}"
+        );
+        assert!(told.contains("delete secret a.node-password.sampan"));
+        assert!(refusal_of_server(&"a".repeat(233)).contains("too long"));
     }
 }

@@ -28,6 +28,14 @@ pub enum Error {
         "the database file {path} was removed or replaced while it was in use: nothing is written any more"
     )]
     Lost { path: String },
+    /// Somebody has to say which of the two the cluster goes on with.
+    #[error(
+        "the database file {path} was removed or replaced while it was in use, and everything that was acknowledged until \
+         then was saved in {rescued}. To go on with what was saved (recommended): remove {path}, {path}-wal and \
+         {path}-shm where they exist, then rename {rescued} to {path}. To go on with {path} as it is now (it was moved \
+         back, or a backup was restored): remove {rescued}. Then start again"
+    )]
+    Rescued { path: String, rescued: String },
     /// Too many writers wait already.
     #[error("too many writes are waiting")]
     Overloaded,

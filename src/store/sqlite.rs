@@ -68,7 +68,7 @@ impl SqliteOptions {
         self.directory.join("ballast")
     }
 
-    /// Where the content goes if the database was removed or replaced while it was in use.
+    /// Where the content goes if the database was removed or replaced while it was in use. No start as long as it is there.
     fn rescued(&self) -> PathBuf {
         self.directory.join("state.db.rescued")
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use crate::task::GRACE;
@@ -45,7 +45,20 @@ pub(crate) fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> {
 /// Tells the run that the current task belongs to of a panic.
 pub(crate) fn tell_panic(task: &str, text: &str) {
     // Outside of every part, and after the run has ended, nobody wants to know.
-    let _told = RUN.try_with(|run| run.send(format!("{task} panicked: {text}")));
+    let _told = RUN.try_with(|run| run.send(panicked(task, text)));
+}
+
+/// The one form in which a report says that a task panicked: who shows reports to everybody cuts it before the text.
+fn panicked(task: &str, text: &str) -> String {
+    format!("{task} panicked: {text}")
+}
+
+/// Why the main task of a part did not return.
+fn ended_with(name: &str, error: JoinError) -> String {
+    match error.try_into_panic() {
+        Ok(panic) => panicked(name, &crate::task::panic_text(panic.as_ref())),
+        Err(_) => "it was cancelled".to_owned(),
+    }
 }
 
 /// A failure on purpose.
@@ -151,7 +164,8 @@ impl Parts {
     }
 
     /// Runs a part until shutdown, again and again. `make` gets the shutdown of one run. An error at the very start is
-    /// returned: what cannot work will not work the next time either.
+    /// returned: what cannot work will not work the next time either. A part that has a report already has run before,
+    /// here or in an earlier round: its errors end nothing. Whoever drops this future ends the run that goes on.
     pub async fn run<M, F, E>(
         &self,
         name: &'static str,
@@ -168,7 +182,8 @@ impl Parts {
             all: self.0.faults.subscribe(),
             last: None,
         };
-        let mut first = true;
+        // Before the first `tell`, which makes the report.
+        let mut first = !self.0.reports.borrow().contains_key(name);
         let mut failures = 0;
         while faults.released(&shutdown).await {
             self.tell(name, Ok(()));
@@ -238,6 +253,21 @@ impl Faults {
     }
 }
 
+/// The main task of a run. It does not outlive who waits for it: a dropped handle alone would leave it running, beside
+/// the next run of the same part.
+struct Running<T> {
+    task: JoinHandle<T>,
+    stop: Shutdown,
+}
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        // What the task spawned listens to this; nothing is left to do where the run has ended.
+        self.stop.trigger();
+        self.task.abort();
+    }
+}
+
 async fn run_once<F, E>(
     name: &'static str,
     future: F,
@@ -250,12 +280,16 @@ where
     E: Display + Send + 'static,
 {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let mut running = tokio::spawn(RUN.scope(tell.clone(), future));
+    let mut running = Running {
+        task: tokio::spawn(RUN.scope(tell.clone(), future)),
+        stop: stop.clone(),
+    };
     let end = loop {
         tokio::select! {
-            ended = &mut running => return match ended {
-                Ok(result) => { stop.trigger(); End::Returned(result) }
-                Err(error) => { stop.trigger(); End::Failed(error.to_string()) }
+            // What it spawned is told to end when `running` is dropped.
+            ended = &mut running.task => return match ended {
+                Ok(result) => End::Returned(result),
+                Err(error) => End::Failed(ended_with(name, error)),
             },
             Some(reason) = told.recv() => break End::Failed(reason),
             () = shutdown.wait() => break End::Shutdown,
@@ -266,13 +300,13 @@ where
         }
     };
     stop.trigger();
-    finish(running, matches!(end, End::Down)).await;
+    finish(&mut running.task, matches!(end, End::Down)).await;
     end
 }
 
 /// Waits for a run that was asked to end, or ends it.
-async fn finish<T>(mut running: JoinHandle<T>, at_once: bool) {
-    if at_once || tokio::time::timeout(GRACE, &mut running).await.is_err() {
+async fn finish<T>(running: &mut JoinHandle<T>, at_once: bool) {
+    if at_once || tokio::time::timeout(GRACE, &mut *running).await.is_err() {
         running.abort();
         // Cancelled, as asked for; or it ended meanwhile.
         let _ended = running.await;
@@ -382,5 +416,98 @@ mod tests {
         };
         assert_eq!(parts.run("late", shutdown, late).await, Ok(()));
         assert_eq!(starts.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_at_the_start_of_a_later_round_ends_nothing() {
+        let parts = Parts::default();
+        let round = Shutdown::new();
+        let (starts, running) = counted(&parts, &round);
+        until(|| starts.load(Ordering::SeqCst) == 1).await;
+        round.trigger();
+        assert!(running.await.is_ok());
+        let (again, ending) = (Shutdown::new(), Shutdown::new());
+        let (counting, end) = (Arc::clone(&starts), again.clone());
+        let fails = move |_: Shutdown| {
+            let (last, end) = (counting.fetch_add(1, Ordering::SeqCst) == 3, end.clone());
+            async move {
+                if last {
+                    end.trigger();
+                }
+                Err("the address is still in use")
+            }
+        };
+        assert_eq!(parts.run("test", again, fails).await, Ok(()));
+        assert_eq!(starts.load(Ordering::SeqCst), 4);
+        // Another part's report does not count.
+        let fails = |_: Shutdown| async { Err("no such port") };
+        assert_eq!(parts.run("other", ending, fails).await, Err("no such port"));
+    }
+
+    /// Counts the tasks that are there.
+    struct Alive(Arc<AtomicU32>);
+
+    impl Alive {
+        fn new(count: &Arc<AtomicU32>) -> Self {
+            count.fetch_add(1, Ordering::SeqCst);
+            Self(Arc::clone(count))
+        }
+    }
+
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_ends_with_who_waits_for_it() {
+        let (parts, shutdown) = (Parts::default(), Shutdown::new());
+        let alive = Arc::new(AtomicU32::new(0));
+        let (counting, outer) = (Arc::clone(&alive), shutdown.clone());
+        let running = tokio::spawn(async move {
+            let make = |stop: Shutdown| {
+                let counting = Arc::clone(&counting);
+                async move {
+                    let _main = Alive::new(&counting);
+                    let helper = Alive::new(&counting);
+                    drop(crate::task::spawn("helper", async move {
+                        let _helper = helper;
+                        stop.wait().await;
+                    }));
+                    std::future::pending::<Result<(), String>>().await
+                }
+            };
+            parts.run("test", outer, make).await
+        });
+        until(|| alive.load(Ordering::SeqCst) == 2).await;
+        running.abort();
+        assert!(running.await.is_err());
+        until(|| alive.load(Ordering::SeqCst) == 0).await;
+        assert!(!shutdown.is_triggered());
+    }
+
+    async fn panics() -> Result<(), String> {
+        tokio::task::yield_now().await;
+        panic!("a secret");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_the_main_task_is_told_like_any_other() {
+        let (parts, shutdown) = (Parts::default(), Shutdown::new());
+        let (own, outer) = (parts.clone(), shutdown.clone());
+        let running =
+            tokio::spawn(async move { own.run("test", outer, |_: Shutdown| panics()).await });
+        until(|| {
+            let state = parts.state("test");
+            state.is_err_and(|why| why != "it does not run yet")
+        })
+        .await;
+        assert_eq!(
+            parts.state("test"),
+            Err("test panicked: a secret".to_owned())
+        );
+        shutdown.trigger();
+        assert!(running.await.is_ok());
     }
 }

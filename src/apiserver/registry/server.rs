@@ -24,6 +24,7 @@ use super::storage::StorageCodec;
 use super::verbs;
 use crate::auth::{ChangeHandler, ObjectSource};
 use crate::encryption::Keyring;
+use crate::http::turn;
 use crate::inprocess::InProcess;
 use crate::request::{ApiRequest, Authorizer, Pipeline, Reply};
 
@@ -331,7 +332,7 @@ pub fn method_not_allowed() -> Status {
 
 impl Pipeline for ApiServer {
     /// A write goes on to its end even if nobody waits for the answer any more: what it reserved
-    /// and what it stored stay in step. A panic ends one request, not the server.
+    /// and what it stored stay in step. It keeps its turn as long. A panic ends one request, not the server.
     fn handle(&self, request: ApiRequest) -> BoxFuture<'static, Result<Reply, Status>> {
         let read_only = request.request.verb.is_read_only();
         let work = self.clone().run(request);
@@ -343,6 +344,7 @@ impl Pipeline for ApiServer {
             let work = AssertUnwindSafe(work).catch_unwind();
             return Box::pin(async move { work.await.unwrap_or_else(|_| failed()) });
         }
+        let work = turn::detach(work);
         Box::pin(async move { tokio::spawn(work).await.unwrap_or_else(|_| failed()) })
     }
 }

@@ -1,12 +1,14 @@
 //! Which requests are approved without a person.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use sampan_api::user::well_known::{NODE_USER_PREFIX, NODES};
 use sampan_pki::CertificateRequest;
-use sampan_pki::node_name::refusal;
+use sampan_pki::node_name::{refusal, refusal_in_use};
 
 use super::name::{self, Holder};
 use super::sign::{check_kubelet_client, check_kubelet_serving};
@@ -16,6 +18,10 @@ use super::{Observed, Signer};
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 /// Users as which the parts of an agent act, beside the kubelet.
 const AGENT_USERS: &[&str] = &["system:kube-proxy"];
+/// How soon a request that waits is looked at again: who lives gives a sign every ten seconds.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// What creation times leave out.
+const FRACTIONS: Duration = Duration::from_secs(1);
 
 struct Rule {
     signer: Signer,
@@ -27,9 +33,10 @@ struct Rule {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
-    /// Who asks has the name already; if nobody's key was noted, this one is.
+    /// Who asks has a certificate for the name already. If nobody's key was noted, this one is; a key that is not the noted
+    /// one is refused: the name may be another machine's by now, while the certificate of the first one lives on.
     Has,
-    /// Free names are taken, those of others are refused.
+    /// Free names are taken, unless a machine still goes by them; those of others are refused.
     Wants,
     /// The certificate is of no node.
     None,
@@ -40,6 +47,8 @@ enum Name {
 pub(super) enum Verdict {
     /// A person decides.
     Leave,
+    /// Not clear yet; to be looked at again after this time.
+    Wait(Duration),
     Approve {
         message: &'static str,
         /// Made first: the name of the node was free.
@@ -91,7 +100,12 @@ const RULES: &[Rule] = &[
 ];
 
 /// What the first rule that allows the request makes of it.
-pub(super) fn judge(observed: &Observed, signer: Signer, content: &CertificateRequest) -> Verdict {
+pub(super) fn judge(
+    observed: &Observed,
+    signer: Signer,
+    content: &CertificateRequest,
+    now: Timestamp,
+) -> Verdict {
     let mut rules = RULES.iter().filter(|rule| rule.signer == signer);
     let Some(rule) = rules.find(|rule| (rule.allows)(observed, content)) else {
         return Verdict::Leave;
@@ -99,11 +113,18 @@ pub(super) fn judge(observed: &Observed, signer: Signer, content: &CertificateRe
     let node = node_of(content);
     let takes = match (rule.name, &observed.holder) {
         (Name::None, _) => None,
-        (_, Holder::Nobody) => match name::secret(node, content) {
-            None => return Verdict::Deny(refusal(node)),
-            made => made,
-        },
-        (Name::Wants, Holder::Key(hash)) if *hash != content.key_hash() => {
+        (stake, Holder::Nobody) => {
+            if stake == Name::Wants
+                && let Some(verdict) = observed.somebody_lives(node, now)
+            {
+                return verdict;
+            }
+            match name::secret(node, content) {
+                None => return Verdict::Deny(refusal(node)),
+                made => made,
+            }
+        }
+        (_, Holder::Key(hash)) if *hash != content.key_hash() => {
             return Verdict::Deny(refusal(node));
         }
         (_, Holder::Key(_)) => None,
@@ -131,6 +152,20 @@ impl Observed {
             .iter()
             .flatten()
             .any(|each| each == group)
+    }
+
+    /// What becomes of a request for a free name that a machine goes by: its Node was deleted, and its kubelet runs on.
+    /// Who asks has no kubelet yet, so a sign of life that came later is another machine's. One that came before may be its
+    /// own, from before it was started again.
+    fn somebody_lives(&self, node: &str, now: Timestamp) -> Option<Verdict> {
+        let beat = self.beat?;
+        let left = beat.left(now)?;
+        let created = self.request.metadata.creation_timestamp.as_ref();
+        let asked = created.map_or(now, |time| time.0);
+        if beat.is_renewal && beat.at > asked + FRACTIONS {
+            return Some(Verdict::Deny(refusal_in_use(node)));
+        }
+        Some(Verdict::Wait(left.min(LOOK_AGAIN)))
     }
 
     fn is_about_itself(&self, content: &CertificateRequest) -> bool {

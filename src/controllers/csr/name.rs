@@ -15,16 +15,16 @@ pub(super) enum Holder {
     Key(String),
 }
 
-/// Whose the name is that the request is for.
-pub(super) fn holder(names: &Lister<Secret>, request: &CertificateSigningRequest) -> Holder {
-    let content = super::parse(request).ok();
-    let common_name = content.map(|content| content.common_name);
-    let node = common_name
-        .as_deref()
-        .and_then(|name| name.strip_prefix(NODE_USER_PREFIX));
-    let secret = node
-        .and_then(secret_name)
-        .and_then(|name| names.get(Some(NAMESPACE), &name));
+/// The node that the request is for.
+pub(super) fn wanted(request: &CertificateSigningRequest) -> Option<String> {
+    let content = super::parse(request).ok()?;
+    let node = content.common_name.strip_prefix(NODE_USER_PREFIX)?;
+    Some(node.to_owned())
+}
+
+/// Whose the name of this node is.
+pub(super) fn holder(names: &Lister<Secret>, node: &str) -> Holder {
+    let secret = secret_name(node).and_then(|name| names.get(Some(NAMESPACE), &name));
     secret.map_or(Holder::Nobody, |secret| held(&secret))
 }
 

@@ -48,6 +48,7 @@ fn observed(request: Value) -> Observed {
         node: None,
         foreign: HashSet::new(),
         holder: name::Holder::Nobody,
+        beat: None,
         authorities: Some(Authorities {
             client: authority(),
             kubelet_serving: authority(),
@@ -161,8 +162,45 @@ fn a_name_is_its_first_keys() {
     assert!(said.contains("kubectl delete node a") && !takes, "{said}");
     let (said, takes) = ask(node, |_| Key("another".to_owned()));
     assert!(
-        approved(&said) && !takes,
-        "a renewal with a new key: {said}"
+        said.starts_with("approval Denied NodeNameTaken") && !takes,
+        "a renewal with a key that is not the name's: {said}"
+    );
+}
+
+/// What becomes of a request of second 0 for a free name at second 10, when this sign of life was the last one.
+fn while_living(who: (&str, &str), seconds: i64, is_renewal: bool) -> Plan {
+    let signer = "kube-apiserver-client-kubelet";
+    let mut observed = observed(request(&node_subject("a"), signer, &CLIENT, who.0, who.1));
+    let at = at(seconds);
+    observed.beat = Some(beats::Beat { at, is_renewal });
+    CertificateController::reconcile(&observed, crate::fixtures::at(10))
+}
+
+#[test]
+fn a_free_name_that_a_machine_goes_by_is_not_given_away() {
+    let newcomer = ("bootstrap", "system:bootstrappers");
+    let said = written(&while_living(newcomer, 5, true)).unwrap();
+    assert!(
+        said.starts_with("approval Denied NodeNameTaken") && said.contains("runs under"),
+        "{said}"
+    );
+    // It may be who asks, before it was started again; or a Lease that was old already when it was first seen.
+    for (seconds, is_renewal) in [(0, true), (1, true), (-15, true), (5, false)] {
+        let plan = while_living(newcomer, seconds, is_renewal);
+        assert!(plan.is_nothing(), "{seconds}: {plan}");
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(2)));
+    }
+    let approved = |plan: &Plan| {
+        written(plan).is_some_and(|said| said.starts_with("approval Approved AutoApproved"))
+    };
+    assert!(
+        approved(&while_living(newcomer, -25, true)),
+        "silent for long"
+    );
+    let itself = ("system:node:a", "system:nodes");
+    assert!(
+        approved(&while_living(itself, 5, true)),
+        "who lives takes its name"
     );
 }
 

@@ -14,7 +14,8 @@ use super::plan::Step;
 use super::processes;
 use super::purge::purge;
 
-/// How long containers may take to end; databases write what they have.
+/// How long containers may take to end; databases write what they have. One time for all: `terminationGracePeriodSeconds` is
+/// in the runtime's own records, and neither the runtime nor the API is there to be asked by now.
 const CONTAINER_GRACE: Duration = Duration::from_secs(20);
 const SAMPAN_GRACE: Duration = Duration::from_secs(40);
 const UNIT: &str = "/etc/systemd/system/sampan.service";
@@ -66,7 +67,6 @@ fn text(found: &Found, step: &Step) -> String {
         Step::StopService(Manager::Systemd) => "stop and disable the systemd service sampan".into(),
         Step::StopService(_) => "stop and disable the OpenRC service sampan".into(),
         Step::StopSampan(pid) => format!("stop sampan (process {pid})"),
-        Step::EndContainers(0) => "end what is left of containers".into(),
         Step::EndContainers(shims) => format!("end all containers ({shims} shims)"),
         Step::EndRuntime(pid) => format!("end containerd (process {pid})"),
         Step::Unmount(path) => format!("unmount {}", show(path)),
@@ -153,8 +153,12 @@ fn stop_sampan(pid: i32) -> Result {
     all_ended(processes::end(&[pid], SAMPAN_GRACE))
 }
 
-/// The first process of each container is asked, as a kubelet does; then all that is left is killed.
+/// The first process of each container is asked, as a kubelet does; then all that is left is killed. Without shims of ours
+/// nothing is: in the node's control groups are another runtime's containers then, which it ends in its own way.
 pub(super) fn end_containers(found: &Found) -> std::result::Result<(), String> {
+    if found.shims.is_empty() {
+        return Ok(());
+    }
     let shims: Vec<i32> = found.shims.iter().map(|shim| shim.pid).collect();
     let first: Vec<i32> = shims
         .iter()
@@ -202,8 +206,19 @@ fn undo(found: &Found, change: &Change) -> Result {
     match outcome {
         Ok(Outcome::Undone | Outcome::WouldUndo) => Result::Done,
         Ok(Outcome::Skipped(why)) => Result::Left(why),
+        Ok(Outcome::Failed(_)) if is_used_by_others(found, change) => {
+            Result::Left("containers of another runtime are in it".into())
+        }
         Ok(Outcome::Failed(why)) => Result::Failed(why),
         Err(error) => Result::Failed(error.to_string()),
+    }
+}
+
+/// Ours end before this: with none of ours there, whoever is left in a control group was started by another runtime.
+fn is_used_by_others(found: &Found, change: &Change) -> bool {
+    match change {
+        Change::Cgroup { path } => found.shims.is_empty() && !members(path).is_empty(),
+        _ => false,
     }
 }
 
@@ -233,5 +248,42 @@ fn remove_directory(path: &Path) -> Result {
             Result::Left("not all in it is ours".into())
         }
         Err(error) => Result::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A child in what looks like the node's control group, which no shim of ours started.
+    #[test]
+    fn containers_of_another_runtime_live_on() {
+        let folder = std::env::temp_dir().join(format!("sampan-foreign-{}", std::process::id()));
+        fs::create_dir_all(folder.join("pod")).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let listed = child.id().to_string();
+        fs::write(folder.join("pod/cgroup.procs"), listed).unwrap();
+        let found = Found {
+            data_dir: "/d".into(),
+            installed: None,
+            sampan: None,
+            runtime: Vec::new(),
+            shims: Vec::new(),
+            cgroups: vec![folder.clone()],
+            mounts: Vec::new(),
+            leftovers: Vec::new(),
+            journal: None,
+            data: false,
+        };
+        assert_eq!(end_containers(&found), Ok(()));
+        assert!(child.try_wait().unwrap().is_none(), "it runs on");
+        let group = Change::Cgroup {
+            path: folder.clone(),
+        };
+        assert!(is_used_by_others(&found, &group));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -53,7 +53,8 @@ pub(super) fn remove(found: &Found, purge: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     let list = found.installed.as_ref();
     steps.extend(found.runtime.iter().map(|p| Step::EndRuntime(p.pid)));
-    if !found.shims.is_empty() || !found.cgroups.is_empty() {
+    // Without shims of ours the containers of this node are another runtime's, and stay.
+    if !found.shims.is_empty() {
         steps.push(Step::EndContainers(found.shims.len()));
     }
     steps.extend(found.mounts.iter().cloned().map(Step::Unmount));
@@ -120,6 +121,21 @@ mod tests {
     #[test]
     fn nothing_found_is_nothing_to_do() {
         assert_eq!(plan(&found(), true), []);
+    }
+
+    #[test]
+    fn containers_of_another_runtime_stay() {
+        let foreign = Found {
+            cgroups: vec!["/sys/fs/cgroup/s".into()],
+            ..found()
+        };
+        let ends = |step: &Step| matches!(step, Step::EndContainers(_));
+        assert!(!plan(&foreign, true).iter().any(ends));
+        let ours = Found {
+            shims: vec![Process::new(9, &["containerd-shim-runc-v2"])],
+            ..foreign
+        };
+        assert!(plan(&ours, true).iter().any(ends));
     }
 
     #[test]

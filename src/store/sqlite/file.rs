@@ -58,6 +58,7 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         .create(&options.directory)
         .map_err(|error| Error::io(&options.directory, error))?;
     let lock = lock(&options.directory)?;
+    refuse_rescued(options)?;
     let path = options.database();
     let opened = match is_missing(&path) && options.good_copy().exists() {
         true => Err(Error::Corrupt {
@@ -82,6 +83,21 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         meta,
         lock,
     })
+}
+
+/// What was saved from a database that was removed or replaced is newer than whatever lies in its place, unless that was
+/// put there on purpose. To go on without asking could lose acknowledged changes, or undo the restore of a backup.
+fn refuse_rescued(options: &SqliteOptions) -> Result<(), Error> {
+    let rescued = options.rescued();
+    // What cannot be looked at may be there.
+    match rescued.try_exists() {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Error::Rescued {
+            path: options.database().display().to_string(),
+            rescued: rescued.display().to_string(),
+        }),
+        Err(error) => Err(Error::io(&rescued, error)),
+    }
 }
 
 /// Not there, or made but never written.

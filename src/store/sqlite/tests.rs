@@ -485,14 +485,28 @@ async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
     std::fs::rename(&aside, &database).unwrap();
     commit("/back").await.unwrap();
     assert_eq!(store.status().problem, None);
+    let rescued = directory.0.join("state.db.rescued");
+    assert!(!rescued.exists(), "it is older now than the database");
     let log = directory.0.join("state.db-wal");
     std::fs::remove_file(&log).unwrap();
     is_lost(commit("/without-log").await, &log);
     store.close();
+    drop(store);
+    // No start goes on without it, whatever else is there.
+    let refused = SqliteStore::open(SqliteOptions::new(&directory.0)).err();
+    let names = Error::Rescued {
+        path: database.display().to_string(),
+        rescued: rescued.display().to_string(),
+    };
+    assert_eq!(refused, Some(names));
+    std::fs::remove_file(&database).unwrap();
+    let refused = SqliteStore::open(SqliteOptions::new(&directory.0)).err();
+    assert!(matches!(refused, Some(Error::Rescued { .. })));
+    assert!(!database.exists(), "nor makes an empty one");
     // What was saved has all that was acknowledged before the first look that failed.
     let saved = directory.0.join("saved");
     std::fs::create_dir(&saved).unwrap();
-    std::fs::rename(directory.0.join("state.db.rescued"), saved.join("state.db")).unwrap();
+    std::fs::rename(&rescued, saved.join("state.db")).unwrap();
     let (_store, sink) = open(&saved, |_| {});
     let keys: Vec<String> = sink.state.lock().unwrap().keys().cloned().collect();
     assert_eq!(keys, ["/back", "/before"]);

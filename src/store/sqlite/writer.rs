@@ -48,13 +48,16 @@ const VOLATILE_LIMIT: usize = 4;
 /// The log file is written back when idle only if it has grown beyond this.
 const WAL_WORTH_IT: u64 = 256 << 10;
 
+/// How soon what could not be saved is tried again; the disk may have had no space.
+const RESCUE_AGAIN: Duration = Duration::from_secs(5);
+
 pub(super) struct Writer {
     connection: Connection,
     queue: Receiver<Command>,
     options: SqliteOptions,
     place: Place,
-    /// What was in a database that is lost has been saved.
-    rescued: bool,
+    /// Of a database that is lost.
+    rescue: Rescue,
     shared: Arc<Shared>,
     ledger: Ledger,
     sinks: Vec<Arc<dyn Sink>>,
@@ -74,6 +77,34 @@ pub(super) struct Writer {
     sync: Sync,
     /// The last transaction was not synced.
     unsynced: bool,
+}
+
+/// Whether what is in a database that is lost has been saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rescue {
+    /// The files are in their place, as far as known.
+    None,
+    /// It could not be saved; this is when it is tried again.
+    Failed(Instant),
+    Saved,
+}
+
+impl Rescue {
+    /// At the first look that fails, then now and then until it works.
+    fn is_due(self, now: Instant) -> bool {
+        match self {
+            Self::None => true,
+            Self::Failed(again) => now >= again,
+            Self::Saved => false,
+        }
+    }
+
+    fn again(self) -> Option<Instant> {
+        match self {
+            Self::Failed(again) => Some(again),
+            Self::None | Self::Saved => None,
+        }
+    }
 }
 
 /// How a transaction reaches the disk.
@@ -101,7 +132,7 @@ impl Writer {
             connection,
             queue,
             place,
-            rescued: false,
+            rescue: Rescue::None,
             shared,
             ledger,
             sinks: Vec::new(),
@@ -144,7 +175,8 @@ impl Writer {
             .volatile_since
             .map(|since| since + self.options.volatile_delay);
         let settle = self.unsettled_since.map(|since| since + self.options.idle);
-        match volatile.into_iter().chain(settle).min() {
+        let rescue = self.rescue.again();
+        match volatile.into_iter().chain(settle).chain(rescue).min() {
             Some(due) => self.queue.recv_deadline(due),
             None => self
                 .queue
@@ -430,32 +462,62 @@ impl Writer {
     fn look(&mut self) -> Result<(), Error> {
         let found = self.place.check();
         match &found {
-            Ok(()) => self.rescued = false,
-            Err(error) => self.rescue(error),
+            Ok(()) => self.found_again(),
+            Err(error) if self.rescue.is_due(Instant::now()) => self.save_lost(error),
+            Err(_) => {}
         }
         found
     }
 
-    /// What the lost files hold is written elsewhere, once.
-    fn rescue(&mut self, error: &Error) {
-        if std::mem::replace(&mut self.rescued, true) {
+    /// The files are back in their place (if they ever were away): they hold all that was saved, and soon more.
+    fn found_again(&mut self) {
+        if std::mem::replace(&mut self.rescue, Rescue::None) == Rescue::None {
             return;
         }
+        // The next start would ask which of the two is wanted. Only this process can have made it: none starts with one.
+        // It may be there although saving failed in its last step.
+        let rescued = self.options.rescued();
+        match std::fs::remove_file(&rescued) {
+            Ok(()) => tracing::warn!(
+                rescued = %rescued.display(),
+                "the database is in its place again: what was saved of it is removed"
+            ),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(
+                rescued = %rescued.display(),
+                %error,
+                "the database is in its place again; remove what was saved of it before the next start"
+            ),
+        }
+    }
+
+    /// What the lost files hold is written elsewhere: once, if that works.
+    fn save_lost(&mut self, error: &Error) {
         let (database, rescued) = (self.options.database(), self.options.rescued());
         let path = database.display();
-        match file::copy_to(&self.connection, &rescued) {
+        // In a transaction that could not be ended there is no copying, and what it holds was never acknowledged.
+        let saved = self
+            .roll_back()
+            .and_then(|()| file::copy_to(&self.connection, &rescued));
+        self.rescue = match &saved {
+            Ok(()) => Rescue::Saved,
+            Err(_) => Rescue::Failed(Instant::now() + RESCUE_AGAIN),
+        };
+        match saved {
             Ok(()) => tracing::error!(
                 %error,
                 "everything that was acknowledged was saved in {rescued}; to go on with it: stop the server, remove \
                  {path}, {path}-wal and {path}-shm, rename {rescued} to {path}, start the server. If the file was \
-                 only moved, moving it back is enough",
+                 only moved, moving it back is enough while the server runs; when it does not, remove {rescued} then",
                 rescued = rescued.display(),
             ),
             Err(why) => tracing::error!(
                 %error,
                 %why,
-                "what it held cannot be saved in {rescued}; stop the server, put the file back as {path} (the newest \
-                 copy that there is may be {path}.good), start the server",
+                "what it held cannot be saved in {rescued} yet; this is tried again every few seconds and when the \
+                 server stops, so make that possible (space, a writable disk) before you stop it. If it stays \
+                 impossible: stop the server, put the file back as {path} (the newest copy that there is may be \
+                 {path}.good), start the server",
                 rescued = rescued.display(),
             ),
         }
@@ -465,13 +527,19 @@ impl Writer {
     /// succeeds without it. So everything in the log is written again, elsewhere, before anything
     /// more is promised.
     fn heal(&mut self) -> Result<(), Error> {
-        if !self.connection.is_autocommit() {
-            self.connection.execute_batch("ROLLBACK")?;
-        }
+        self.roll_back()?;
         if self.suspect {
             self.checkpoint()?;
             self.suspect = false;
             tracing::warn!("the disk takes writes again");
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction whose own rollback failed.
+    fn roll_back(&self) -> Result<(), Error> {
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK")?;
         }
         Ok(())
     }
@@ -537,6 +605,10 @@ impl Writer {
 
     fn put_off_work(&mut self) {
         let now = Instant::now();
+        if self.rescue.again().is_some_and(|again| now >= again) {
+            // It tells of a failure itself.
+            let _ = self.look();
+        }
         let due = self
             .volatile_since
             .is_some_and(|since| now >= since + self.options.volatile_delay);
@@ -634,6 +706,11 @@ impl Writer {
         if !self.started {
             return;
         }
+        // The last chance to save what a lost database holds, however lately that failed.
+        if let Rescue::Failed(again) = &mut self.rescue {
+            *again = Instant::now();
+        }
+        let _ = self.look();
         let flushed = self.flush(Sync::Now).and_then(|()| {
             self.set_sync(Sync::Now)?;
             let meta = Meta {

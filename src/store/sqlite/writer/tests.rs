@@ -145,3 +145,75 @@ fn volatile_values_that_the_disk_does_not_take_are_refused_in_the_end() {
     bed.writer.flush(Sync::Later).unwrap();
     bed.put("/again", 500, Class::Volatile).unwrap();
 }
+
+impl Bed {
+    /// Removes the database under the writer.
+    fn lose(&mut self) -> PathBuf {
+        let options = &self.writer.options;
+        self.writer.place = Place::of(&options.database());
+        std::fs::remove_file(options.database()).unwrap();
+        options.rescued()
+    }
+
+    /// The time of the next try is now.
+    fn hurry(&mut self) {
+        assert!(matches!(self.writer.rescue, Rescue::Failed(_)));
+        self.writer.rescue = Rescue::Failed(Instant::now());
+    }
+}
+
+#[test]
+fn a_rescue_is_due_at_once_and_again_until_it_works() {
+    let now = Instant::now();
+    assert!(Rescue::None.is_due(now));
+    assert!(Rescue::None.again().is_none());
+    let failed = Rescue::Failed(now + RESCUE_AGAIN);
+    assert!(!failed.is_due(now));
+    assert!(failed.is_due(now + RESCUE_AGAIN));
+    assert_eq!(failed.again(), Some(now + RESCUE_AGAIN));
+    assert!(!Rescue::Saved.is_due(now + RESCUE_AGAIN));
+    assert!(Rescue::Saved.again().is_none());
+}
+
+#[test]
+fn a_rescue_that_failed_is_tried_again() {
+    let mut bed = bed("rescue");
+    bed.put("/a", 10, Class::Durable).unwrap();
+    let rescued = bed.lose();
+    // Nothing can be renamed to a folder that is not empty.
+    std::fs::create_dir_all(rescued.join("in-the-way")).unwrap();
+    assert!(bed.writer.look().is_err());
+    assert!(bed.writer.rescue.again().is_some(), "not at once");
+    bed.hurry();
+    bed.writer.put_off_work();
+    assert!(bed.writer.rescue.again().is_some());
+    std::fs::remove_dir_all(&rescued).unwrap();
+    assert!(bed.writer.look().is_err());
+    assert!(!rescued.exists(), "not so soon");
+    bed.hurry();
+    bed.writer.put_off_work();
+    assert_eq!(bed.writer.rescue, Rescue::Saved);
+    assert!(rescued.is_file());
+    // Once is enough.
+    std::fs::remove_file(&rescued).unwrap();
+    assert!(bed.writer.look().is_err());
+    assert!(!rescued.exists());
+}
+
+#[test]
+fn a_transaction_that_hangs_does_not_stop_a_rescue() {
+    let mut bed = bed("hangs");
+    bed.put("/a", 10, Class::Durable).unwrap();
+    bed.writer
+        .connection
+        .execute_batch("BEGIN IMMEDIATE; DELETE FROM log")
+        .unwrap();
+    let rescued = bed.lose();
+    assert!(bed.writer.look().is_err());
+    assert_eq!(bed.writer.rescue, Rescue::Saved);
+    let saved = Connection::open(&rescued).unwrap();
+    let rows: i64 = saved
+        .query_row("SELECT count(*) FROM log", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(rows, 1, "what was acknowledged, not what hung");
+}

@@ -87,7 +87,7 @@ refuse_unknown "$@"
 if as_root test -f "$arguments"; then
     kept_role=$(as_root sed -n 1p "$arguments")
     [ -z "$role" ] || [ "$role" = "$kept_role" ] ||
-        fail "this machine is installed as $kept_role: run \`sampan uninstall\` before you make it a $role"
+        fail "this machine is installed as $kept_role: run \`sampan uninstall\` before you make another role of it ($role)"
     role=$kept_role
     if [ $# = 0 ]; then
         # Lines become words again, whatever is in them.
@@ -332,7 +332,7 @@ stop_background() {
     tries=0
     while as_root kill -0 "$old" 2>/dev/null; do
         tries=$((tries + 1))
-        [ "$tries" -le 300 ] || fail "the running sampan (pid $old) does not stop"
+        [ "$tries" -le 600 ] || fail "the running sampan (pid $old) does not stop"
         sleep 0.2
     done
 }
@@ -424,7 +424,7 @@ if [ "$role" = agent ]; then
     exit 0
 fi
 say "ready. To use the cluster:"
-say "  export KUBECONFIG=$kubeconfig"
+say "  export KUBECONFIG=$kubeconfig    # root's; for another user: sudo cat $kubeconfig >~/.kube/config"
 say "  kubectl get nodes"
 say "To add a node, run there (the token is in $data_dir/server/node-token):"
 say "  ./install.sh agent --server https://THIS-MACHINE:$port --token TOKEN"

@@ -10,7 +10,7 @@ pub(crate) fn cli() -> Command {
 
 #[expect(clippy::print_stdout, reason = "printing is what this command is for")]
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let settings = crate::options::settings(matches, Role::Server)?;
+    let settings = crate::options::settings_of_installation(matches)?;
     let mut problems = 0;
     for finding in sampan_daemon::check::run(&settings) {
         if finding.problems.is_empty() {

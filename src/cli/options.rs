@@ -1,11 +1,13 @@
 //! The bridge between the option table and the command line: flags in, settings out.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use sampan_config::{Arity, OPTIONS, OptionRow, Role, Settings, Sources};
+use sampan_daemon::uninstall;
 
 const CONFIG: &str = "config";
 const CHECK: &str = "check";
@@ -87,6 +89,18 @@ pub(crate) fn settings(matches: &ArgMatches, role: Role) -> anyhow::Result<Setti
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{}", texts.join("\nsampan: "))
     })
+}
+
+/// Like [`settings`], for a look at what is installed: its data directory, if no other one is named.
+pub(crate) fn settings_of_installation(matches: &ArgMatches) -> anyhow::Result<Settings> {
+    let mut settings = settings(matches, Role::Server)?;
+    let unnamed = settings.data_dir == Path::new(uninstall::DEFAULT_DATA_DIR);
+    if let Some(data_dir) = uninstall::installed_data_dir()
+        && unnamed
+    {
+        settings.data_dir = data_dir;
+    }
+    Ok(settings)
 }
 
 /// The text of the configuration file. The default one may be missing, one that was named may not.

@@ -25,7 +25,10 @@ pub(crate) fn cli() -> Command {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let settings = crate::options::settings(matches, Role::Server)?;
+    let settings = crate::options::settings_of_installation(matches)?;
+    if let Some(problem) = sampan_daemon::check::stopped(&settings) {
+        anyhow::bail!(problem);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -26,6 +26,10 @@ struct Check {
 
 static CHECKS: &[Check] = &[
     Check {
+        subject: "process",
+        find: process,
+    },
+    Check {
         subject: "parts that run",
         find: failing_parts,
     },
@@ -50,6 +54,22 @@ pub fn run(settings: &Settings) -> Vec<Finding> {
         problems: (check.find)(settings),
     };
     CHECKS.iter().map(look).collect()
+}
+
+fn process(settings: &Settings) -> Vec<String> {
+    stopped(settings).into_iter().collect()
+}
+
+/// Says so if sampan has run on the data directory and does not now.
+pub fn stopped(settings: &Settings) -> Option<String> {
+    let folder = &settings.data_dir;
+    let problem = || {
+        format!(
+            "sampan does not run on {}: start its service (systemctl start sampan; without systemd, run install.sh again)",
+            folder.display()
+        )
+    };
+    (crate::process::is_running(folder) == Some(false)).then(problem)
 }
 
 /// Of the process that runs on the same data directory, if one does.

@@ -99,6 +99,16 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
     }
 }
 
+/// Whether a process holds the data directory; nothing if none ever did.
+pub(crate) fn is_running(data_dir: &Path) -> Option<bool> {
+    let file = File::open(data_dir.join("lock")).ok()?;
+    // A shared lock disturbs nobody who asks at the same time, and ends with the file.
+    Some(matches!(
+        file.try_lock_shared(),
+        Err(TryLockError::WouldBlock)
+    ))
+}
+
 /// SIGTERM and SIGINT ask for an orderly end; a second one ends at once.
 pub(crate) fn shut_down_on_signals(shutdown: &Shutdown) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -119,4 +129,21 @@ pub(crate) fn shut_down_on_signals(shutdown: &Shutdown) -> anyhow::Result<()> {
         std::process::exit(1);
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_process_that_runs_is_seen() {
+        let folder = std::env::temp_dir().join(format!("sampan-lock-{}", std::process::id()));
+        assert_eq!(is_running(&folder), None);
+        let held = lock(&folder).unwrap();
+        assert_eq!(is_running(&folder), Some(true));
+        drop(held);
+        assert_eq!(is_running(&folder), Some(false));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

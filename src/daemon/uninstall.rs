@@ -17,8 +17,14 @@ use anyhow::Context;
 
 /// What the installer noted: one line for each thing it made.
 pub const INSTALLED: &str = "/etc/sampan/installed";
+
+/// Where install.sh has put the data, if it has installed sampan here.
+pub fn installed_data_dir() -> Option<PathBuf> {
+    let installed = observe::Installed::read().ok().flatten()?;
+    Some(installed.data_dir)
+}
 /// Where data lies if nobody says otherwise.
-const DEFAULT_DATA_DIR: &str = "/var/lib/sampan";
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/sampan";
 
 #[derive(Debug, Clone, Default)]
 pub struct Request {

@@ -70,7 +70,9 @@ fn text(found: &Found, step: &Step) -> String {
         Step::EndContainers(shims) => format!("end all containers ({shims} shims)"),
         Step::EndRuntime(pid) => format!("end containerd (process {pid})"),
         Step::Unmount(path) => format!("unmount {}", show(path)),
-        Step::Undo(change @ Change::Sysctl { .. }) => format!("take back {change}"),
+        Step::Undo(Change::Sysctl { key, old, new, .. }) => {
+            format!("take back sysctl {key}: {new} -> {old}")
+        }
         Step::Undo(change) => format!("remove {change}"),
         Step::RemoveLeftover(path) | Step::RemoveFile(path) => {
             format!("remove file {}", show(path))

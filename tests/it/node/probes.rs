@@ -23,9 +23,18 @@ pub(super) fn liveness(scene: &Scene<'_>) {
             "exec: {command: [sh, -c, 'echo it is gone; exit 1']}",
         ),
     );
-    scene.pod("tcp", &spec(HTTPD, "tcpSocket: {port: 8080}"));
+    // Patient with a machine that is busy: what is well must not be restarted by chance.
+    let patient = |probe: &str| {
+        main_container(
+            HTTPD,
+            &format!(
+                ", livenessProbe: {{{probe}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 8}}"
+            ),
+        )
+    };
+    scene.pod("tcp", &patient("tcpSocket: {port: 8080}"));
     scene.pod("tcp-closed", &spec(HTTPD, "tcpSocket: {port: 8081}"));
-    scene.pod("http", &spec(HTTPD, "httpGet: {path: /ok, port: 8080}"));
+    scene.pod("http", &patient("httpGet: {path: /ok, port: 8080}"));
     scene.until_is("pod/exec", restarts, "1");
     scene.event(
         "exec",

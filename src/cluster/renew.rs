@@ -30,7 +30,11 @@ pub async fn keep(mut all: Vec<Kept>, shutdown: Shutdown) {
         };
         let failed = tokio::select! {
             reached = wall_clock_reaches(next) => match reached {
-                Ok(()) => !renew_due(&mut all).await,
+                // A renewal may wait for long, for example for an answer that nobody listens to any more.
+                Ok(()) => tokio::select! {
+                    done = renew_due(&mut all) => !done,
+                    () = shutdown.wait() => return,
+                },
                 Err(error) => {
                     tracing::error!(%error, "cannot wait for the day when certificates are due");
                     true
@@ -81,6 +85,24 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn a_renewal_that_waits_holds_up_no_shutdown() {
+        let shutdown = Shutdown::new();
+        let begun = shutdown.clone();
+        let renew: Renew = Box::new(move || {
+            begun.trigger();
+            Box::pin(std::future::pending())
+        });
+        let kept = Kept {
+            name: "test",
+            due: SystemTime::UNIX_EPOCH,
+            renew,
+        };
+        tokio::time::timeout(Duration::from_secs(30), keep(vec![kept], shutdown))
+            .await
+            .unwrap();
+    }
 
     #[tokio::test]
     async fn what_is_due_is_renewed_and_failures_are_tried_again() {

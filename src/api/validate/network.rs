@@ -19,6 +19,8 @@ pub(crate) fn endpoint_ip(address: &str, path: &Path<'_>, errors: &mut ErrorList
         errors.invalid(path, address, "must be a valid IP address");
         return;
     };
+    // An IPv4 address written as an IPv6 one is the IPv4 address.
+    let ip = ip.to_canonical();
     let mut bad = |why: &str| errors.invalid(path, address, why);
     if ip.is_unspecified() {
         bad(&format!("may not be unspecified ({address})"));

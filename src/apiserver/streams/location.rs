@@ -132,6 +132,8 @@ fn is_reachable(ip: &str) -> bool {
     let Ok(ip) = ip.parse::<IpAddr>() else {
         return false;
     };
+    // `::ffff:127.0.0.1` is the loopback device too.
+    let ip = ip.to_canonical();
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -284,6 +286,7 @@ mod tests {
         let allowed = |node: &Value, is_own, port| node_backend(node, is_own, "", port).is_ok();
         for address in [
             "127.0.0.1",
+            "::ffff:127.0.0.1",
             "::1",
             "169.254.169.254",
             "0.0.0.0",

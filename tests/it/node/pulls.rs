@@ -109,9 +109,10 @@ pub(super) fn policies(scene: &Scene<'_>) {
          invalid reference format: repository name (library/FAILED_IMAGE) must be lowercase",
     );
     scene.until_is("pod/fails", WAITING, "ImagePullBackOff");
-    scene.has(
-        "message",
-        &scene.field("pod/fails", MESSAGE),
+    // Between two pauses it is pulled again, and then the message is another one.
+    scene.until_has(
+        "pod/fails",
+        MESSAGE,
         &format!("Back-off pulling image \"{missing}\": ErrImagePull: "),
     );
     scene.event(

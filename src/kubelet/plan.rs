@@ -224,7 +224,8 @@ pub fn plan_pod(observed: &Observed<'_>) -> Plan {
         stop::plan(observed, &mut plan);
     } else {
         plan_running(observed, &mut plan);
-        if let Some(at) = stop::deadline(observed) {
+        let times = [stop::deadline(observed), status::next_change(observed)];
+        for at in times.into_iter().flatten() {
             plan.wake(at);
         }
     }

@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{HostIP, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+pub(crate) use containers::next_change;
 pub use patch::status_patch;
 
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";

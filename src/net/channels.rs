@@ -7,24 +7,29 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::websocket::{
-    BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, encode, invalid, parse_header,
+    BINARY, CLOSE, NORMAL, PING, PONG, check_order, close_code, encode, invalid, parse_header,
 };
 
 /// The protocol's name in a handshake.
 pub const PROTOCOL: &str = "v5.channel.k8s.io";
 /// Says that another channel has ended.
 const END: u8 = 255;
-/// Normal closure, and one because of an error of the server.
-const NORMAL: u16 = 1000;
+/// Closes because of an error of the server.
 const BROKEN: u16 = 1011;
 
 /// What a client says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message {
-    Data { channel: u8, content: Bytes },
-    End { channel: u8 },
+    Data {
+        channel: u8,
+        content: Bytes,
+    },
+    End {
+        channel: u8,
+    },
     Ping(Bytes),
-    Close,
+    /// Goodbye, to be answered with this code.
+    Close(u16),
 }
 
 /// Reads messages of a client. Waiting for one can be given up and begun again without a loss.
@@ -44,6 +49,10 @@ impl<T: AsyncRead + Unpin> Reader<T> {
         }
     }
 
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+
     /// The next message, or part of one; `None` at the end of the connection.
     pub async fn next(&mut self) -> io::Result<Option<Message>> {
         loop {
@@ -61,11 +70,12 @@ impl<T: AsyncRead + Unpin> Reader<T> {
     fn understand(&mut self, mut frame: Frame) -> io::Result<Option<Message>> {
         let channel = match frame.opcode {
             PING => return Ok(Some(Message::Ping(frame.content))),
-            CLOSE => return Ok(Some(Message::Close)),
+            CLOSE => return Ok(Some(Message::Close(close_code(&frame.content)?))),
             PONG => return Ok(None),
-            BINARY | TEXT if self.channel.is_none() => None,
-            CONTINUATION if self.channel.is_some() => self.channel,
-            _ => return Err(invalid("a frame is out of place")),
+            opcode => {
+                check_order(opcode, self.channel.is_some())?;
+                self.channel
+            }
         };
         let channel = match channel {
             Some(channel) => channel,
@@ -93,7 +103,6 @@ struct Frame {
 }
 
 fn take_frame(input: &mut BytesMut) -> io::Result<Option<Frame>> {
-    let last = input.first().is_some_and(|first| first & 0x80 != 0);
     let Some((length, payload)) = parse_header(input)? else {
         return Ok(None);
     };
@@ -108,7 +117,7 @@ fn take_frame(input: &mut BytesMut) -> io::Result<Option<Frame>> {
     }
     Ok(Some(Frame {
         opcode: payload.opcode,
-        last,
+        last: payload.last,
         content: content.freeze(),
     }))
 }
@@ -126,9 +135,18 @@ pub fn pong(output: &mut BytesMut, content: &[u8]) {
     encode(output, PONG, content);
 }
 
+/// Asks whether the client is there.
+pub fn ping(output: &mut BytesMut) {
+    encode(output, PING, &[]);
+}
+
 /// The last message: all was said, or something broke.
 pub fn close(output: &mut BytesMut, complete: bool) {
-    let code = if complete { NORMAL } else { BROKEN };
+    goodbye(output, if complete { NORMAL } else { BROKEN });
+}
+
+/// The last message, with its code.
+pub fn goodbye(output: &mut BytesMut, code: u16) {
     encode(output, CLOSE, &code.to_be_bytes());
 }
 
@@ -138,6 +156,7 @@ mod tests {
     use tokio::io::{AsyncWriteExt as _, duplex};
 
     use super::*;
+    use crate::websocket::violation;
 
     fn frame(first: u8, content: &[u8]) -> Vec<u8> {
         let mask = [9, 8, 7, 6];
@@ -188,7 +207,7 @@ mod tests {
             said(0, b"o"),
             said(4, b"{}"),
             Message::End { channel: 0 },
-            Message::Close,
+            Message::Close(1000),
         ];
         assert_eq!(read(sent).await.unwrap(), expected);
     }
@@ -201,8 +220,12 @@ mod tests {
             vec![frame(0x83, b"\0reserved")],
             vec![frame(0x02, b""), frame(0x80, b"\0a")],
             vec![vec![0x82, 2, 0, b'x']],
+            vec![frame(0xc2, b"\0reserved bit")],
+            vec![frame(0x09, b"a ping in parts")],
+            vec![frame(0x88, b"1")],
         ] {
-            assert!(read(sent.clone()).await.is_err(), "{sent:?}");
+            let error = read(sent.clone()).await.unwrap_err();
+            assert_eq!(violation(&error), Some(1002), "{sent:?}");
         }
     }
 

@@ -18,6 +18,7 @@ const HEADER: usize = 8;
 const CONTROL: u32 = 0x8000_0000;
 const VERSION: u32 = 3;
 const SYN_STREAM: u32 = 1;
+const SYN_REPLY: u32 = 2;
 const RST_STREAM: u32 = 3;
 const PING: u32 = 6;
 const GOAWAY: u32 = 7;
@@ -31,6 +32,8 @@ pub enum Frame {
         content: Bytes,
         last: bool,
     },
+    /// The server has taken this stream.
+    Opened { stream: u32 },
     /// The server takes and sends no more on this stream.
     Reset { stream: u32 },
     /// To be sent back as it is.
@@ -121,6 +124,10 @@ impl<T: AsyncRead + Unpin> Reader<T> {
         }
     }
 
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+
     /// The next frame; `None` at the end of the connection.
     pub async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
@@ -130,6 +137,49 @@ impl<T: AsyncRead + Unpin> Reader<T> {
             if self.inner.read_buf(&mut self.input).await? == 0 {
                 return Ok(None);
             }
+        }
+    }
+}
+
+/// Counts the streams that are asked for or taken in one direction of a connection whose bytes pass by.
+#[derive(Default)]
+pub struct Tally {
+    header: [u8; HEADER],
+    have: usize,
+    /// What is left of a frame's content.
+    skip: usize,
+    /// Streams that were asked for.
+    pub asked: usize,
+    /// Streams that were taken, or refused.
+    pub answered: usize,
+}
+
+impl Tally {
+    pub fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes.advance(skipped);
+            let more = (HEADER - self.have).min(bytes.len());
+            self.header[self.have..self.have + more].copy_from_slice(&bytes[..more]);
+            self.have += more;
+            bytes.advance(more);
+            if self.have == HEADER {
+                self.count();
+            }
+        }
+    }
+
+    fn count(&mut self) {
+        let mut header = &self.header[..];
+        let (first, second) = (header.get_u32(), header.get_u32());
+        self.have = 0;
+        self.skip = (second & 0x00ff_ffff) as usize;
+        match first & 0xffff {
+            _ if first & CONTROL == 0 => {}
+            SYN_STREAM => self.asked += 1,
+            SYN_REPLY | RST_STREAM => self.answered += 1,
+            _ => {}
         }
     }
 }
@@ -157,6 +207,9 @@ fn parse(input: &mut BytesMut) -> io::Result<Option<Frame>> {
     }
     let mut content = &frame[HEADER..];
     Ok(Some(match first & 0xffff {
+        SYN_REPLY if content.len() >= 4 => Frame::Opened {
+            stream: content.get_u32() & !CONTROL,
+        },
         RST_STREAM if content.len() >= 4 => Frame::Reset {
             stream: content.get_u32() & !CONTROL,
         },
@@ -221,7 +274,7 @@ mod tests {
         let expected = [
             data(b"hello", false),
             data(b"", true),
-            Frame::Other,
+            Frame::Opened { stream: 1 },
             Frame::Reset { stream: 5 },
             Frame::Ping {
                 frame: Bytes::copy_from_slice(&ping),
@@ -229,6 +282,24 @@ mod tests {
             Frame::GoAway,
         ];
         assert_eq!(frames, expected);
+    }
+
+    #[test]
+    fn streams_are_counted_however_their_frames_are_cut() {
+        let mut sent = BytesMut::new();
+        let mut encoder = Encoder::default();
+        encoder.open(&mut sent, &[("streamtype", "error")]);
+        data(&mut sent, 1, &[0x80, 3, 0, 1, 0, 0, 0, 0]);
+        encoder.open(&mut sent, &[]);
+        sent.put_slice(&[0x80, 3, 0, 2, 0, 0, 0, 4, 0, 0, 0, 1]);
+        end(&mut sent, 1);
+        for size in [1, 3, 8, 1000] {
+            let mut tally = Tally::default();
+            for part in sent.chunks(size) {
+                tally.pass(part);
+            }
+            assert_eq!((tally.asked, tally.answered), (2, 1), "parts of {size}");
+        }
     }
 
     #[test]

@@ -31,6 +31,27 @@ pub(crate) const CLOSE: u8 = 8;
 pub(crate) const PING: u8 = 9;
 pub(crate) const PONG: u8 = 10;
 
+/// Normal closure.
+pub(crate) const NORMAL: u16 = 1000;
+/// The other side broke the rules.
+const PROTOCOL_ERROR: u16 = 1002;
+/// A frame is larger than we take.
+const TOO_BIG: u16 = 1009;
+
+/// What a client did that the standard forbids, and the code to close with.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Violation {
+    code: u16,
+    what: &'static str,
+}
+
+/// The code to close with if this was a client's violation.
+pub fn violation(error: &io::Error) -> Option<u16> {
+    let inner = error.get_ref()?.downcast_ref::<Violation>()?;
+    Some(inner.code)
+}
+
 /// Whether the request asks for an upgrade to WebSocket.
 pub fn is_websocket(headers: &HeaderMap) -> bool {
     headers
@@ -84,6 +105,8 @@ pub struct ByteTunnel<T> {
     output: BytesMut,
     ended: bool,
     close_sent: bool,
+    /// A message in parts has begun and not ended.
+    in_parts: bool,
 }
 
 /// What follows a frame's header.
@@ -92,6 +115,8 @@ pub(crate) struct Payload {
     pub(crate) mask: [u8; 4],
     position: usize,
     is_data: bool,
+    /// Ends its message.
+    pub(crate) last: bool,
     pub(crate) opcode: u8,
     /// Content of control frames (at most 125 bytes).
     control: Vec<u8>,
@@ -106,20 +131,38 @@ impl<T> ByteTunnel<T> {
             output: BytesMut::new(),
             ended: false,
             close_sent: false,
+            in_parts: false,
+        }
+    }
+
+    /// The next frame begins, if all of its header is there.
+    fn begin_frame(&mut self) -> io::Result<bool> {
+        let Some((length, payload)) = parse_header(&self.input)? else {
+            return Ok(false);
+        };
+        if payload.is_data {
+            check_order(payload.opcode, self.in_parts)?;
+            self.in_parts = !payload.last;
+        }
+        self.input.advance(length);
+        self.frame = Some(payload);
+        Ok(true)
+    }
+
+    /// Says goodbye, once; nothing is said or heard after it.
+    fn end(&mut self, code: u16) {
+        self.ended = true;
+        if !self.close_sent {
+            self.close_sent = true;
+            encode(&mut self.output, CLOSE, &code.to_be_bytes());
         }
     }
 
     /// Takes payload out of `input`; true if `buf` got some or the stream has ended.
     fn decode(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<bool> {
         loop {
-            if self.frame.is_none() {
-                match parse_header(&self.input)? {
-                    None => return Ok(false),
-                    Some((length, payload)) => {
-                        self.input.advance(length);
-                        self.frame = Some(payload);
-                    }
-                }
+            if self.frame.is_none() && !self.begin_frame()? {
+                return Ok(false);
             }
             let Some(frame) = &mut self.frame else {
                 return Ok(false);
@@ -147,7 +190,7 @@ impl<T> ByteTunnel<T> {
                 frame.control.extend_from_slice(&chunk);
             }
             if finished && let Some(frame) = self.frame.take() {
-                self.finish(&frame);
+                self.finish(&frame)?;
             }
             if self.ended || (is_data && take > 0) {
                 return Ok(true);
@@ -156,15 +199,38 @@ impl<T> ByteTunnel<T> {
     }
 
     /// Reacts to control frames.
-    fn finish(&mut self, frame: &Payload) {
+    fn finish(&mut self, frame: &Payload) -> io::Result<()> {
         match frame.opcode {
-            CLOSE => self.ended = true,
+            CLOSE => self.end(close_code(&frame.control)?),
             // Who does not read its answers need not get all of them.
             PING if self.output.len() < MAX_ANSWERS => {
                 encode(&mut self.output, PONG, &frame.control);
             }
             _ => {}
         }
+        Ok(())
+    }
+}
+
+/// What a client's goodbye is answered with.
+pub(crate) fn close_code(content: &[u8]) -> io::Result<u16> {
+    let code = match content {
+        [] => return Ok(NORMAL),
+        [high, low, ..] => u16::from_be_bytes([*high, *low]),
+        [_] => return Err(invalid("half a code closes the connection")),
+    };
+    match code {
+        1000..=1003 | 1007..=1014 | 3000..=4999 => Ok(code),
+        _ => Err(invalid("a code closes the connection that none may send")),
+    }
+}
+
+/// Parts follow a beginning, and a beginning follows an end.
+pub(crate) fn check_order(opcode: u8, in_parts: bool) -> io::Result<()> {
+    if (opcode == CONTINUATION) == in_parts {
+        Ok(())
+    } else {
+        Err(invalid("a part of a message is out of place"))
     }
 }
 
@@ -174,9 +240,19 @@ pub(crate) fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>>
         return Ok(None);
     };
     let opcode = first & 0x0f;
+    let last = first & 0x80 != 0;
     let is_data = matches!(opcode, CONTINUATION | TEXT | BINARY);
+    if first & 0x70 != 0 {
+        return Err(invalid("a frame uses an extension that was not agreed on"));
+    }
+    if !is_data && !matches!(opcode, CLOSE | PING | PONG) {
+        return Err(invalid("a frame is of no known kind"));
+    }
     if second & 0x80 == 0 {
         return Err(invalid("a client's frame is not masked"));
+    }
+    if !is_data && (!last || second & 0x7f > 125) {
+        return Err(invalid("a control frame is in parts or too large"));
     }
     let extra = match second & 0x7f {
         126 => 2,
@@ -192,14 +268,21 @@ pub(crate) fn parse_header(input: &[u8]) -> io::Result<Option<(usize, Payload)>>
             .iter()
             .fold(0, |number, byte| number << 8 | u64::from(*byte)),
     };
-    if remaining > MAX_FRAME || (!is_data && remaining > 125) {
-        return Err(invalid("a frame is too large"));
+    if remaining > MAX_FRAME {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            Violation {
+                code: TOO_BIG,
+                what: "a frame is too large",
+            },
+        ));
     }
     let payload = Payload {
         remaining,
         mask: [mask[0], mask[1], mask[2], mask[3]],
         position: 0,
         is_data,
+        last,
         opcode,
         control: Vec::new(),
     };
@@ -223,7 +306,8 @@ pub(crate) fn encode(output: &mut BytesMut, opcode: u8, content: &[u8]) {
 }
 
 pub(crate) fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+    let code = PROTOCOL_ERROR;
+    io::Error::new(io::ErrorKind::InvalidData, Violation { code, what })
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteTunnel<T> {
@@ -234,7 +318,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteTunnel<T> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            let done = this.ended || this.decode(buf)?;
+            let done = this.ended || this.decode_or_end(buf)?;
             // A tunnel is one task's, so that whoever waits to write is woken by this as well.
             if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
                 return Poll::Ready(Err(error));
@@ -257,6 +341,21 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteTunnel<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ByteTunnel<T> {
+    /// A client that breaks the rules is told so, and is not listened to any more.
+    fn decode_or_end(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<bool> {
+        match self.decode(buf) {
+            Err(error) => match violation(&error) {
+                Some(code) => {
+                    tracing::debug!(%error, "a WebSocket client broke the rules");
+                    self.end(code);
+                    Ok(true)
+                }
+                None => Err(error),
+            },
+            decoded => decoded,
+        }
+    }
+
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
             match Pin::new(&mut self.inner).poll_write(cx, &self.output) {
@@ -279,6 +378,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ByteTunnel<T> {
             Poll::Ready(Ok(())) => {}
             other => return other.map_ok(|()| 0),
         }
+        if self.close_sent {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         encode(&mut self.output, BINARY, buf);
         match self.poll_drain(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -296,8 +398,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ByteTunnel<T> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.close_sent {
             self.close_sent = true;
-            let normal = 1000_u16.to_be_bytes();
-            encode(&mut self.output, CLOSE, &normal);
+            encode(&mut self.output, CLOSE, &NORMAL.to_be_bytes());
         }
         match self.poll_drain(cx) {
             Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_shutdown(cx),
@@ -329,10 +430,9 @@ mod tests {
         client.write_all(&masked(PING, b"p")).await.unwrap();
         client.write_all(&masked(BINARY, b"")).await.unwrap();
         client.write_all(&masked(BINARY, b"world")).await.unwrap();
-        client.write_all(&masked(CLOSE, b"")).await.unwrap();
-        let mut text = String::new();
-        tunnel.read_to_string(&mut text).await.unwrap();
-        assert_eq!(text, "hello world");
+        let mut text = [0; 11];
+        tunnel.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"hello world");
         tunnel.write_all(b"answer").await.unwrap();
         tunnel.shutdown().await.unwrap();
         drop(tunnel);
@@ -378,17 +478,91 @@ mod tests {
         assert!(waiting < 2 * MAX_ANSWERS, "{waiting}");
     }
 
+    /// What the tunnel understood of what a client said, and what it answered by itself.
+    async fn conversation(said: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let (mut client, server) = duplex(4096);
+        client.write_all(said).await.unwrap();
+        let mut tunnel = ByteTunnel::new(server);
+        let mut heard = Vec::new();
+        let reading = tunnel.read_to_end(&mut heard);
+        let in_time = std::time::Duration::from_secs(5);
+        tokio::time::timeout(in_time, reading)
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(
+            tunnel.write_all(b"late").await.is_err(),
+            "after the goodbye"
+        );
+        tunnel.shutdown().await.unwrap();
+        drop(tunnel);
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        (heard, answer)
+    }
+
+    fn with_first(first: u8, content: &[u8]) -> Vec<u8> {
+        let mut frame = masked(0, content);
+        frame[0] = first;
+        frame
+    }
+
     #[tokio::test]
-    async fn unmasked_and_huge_frames_are_refused() {
-        for frame in [
-            &[0x82_u8, 1, 0][..],
-            &[0x82, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        ] {
-            let (mut client, server) = duplex(64);
-            client.write_all(frame).await.unwrap();
-            let mut tunnel = ByteTunnel::new(server);
-            assert!(tunnel.read_u8().await.is_err());
+    async fn who_breaks_the_rules_is_told_so() {
+        let long = [0x89, 0xfe, 0, 126, 0, 0, 0, 0].to_vec();
+        let huge = [0x82, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
+        let rows = [
+            ("no mask", vec![0x82, 1, 0], 1002),
+            ("RSV1", with_first(0xc2, b"x"), 1002),
+            ("RSV2", with_first(0xa2, b"x"), 1002),
+            ("RSV3", with_first(0x92, b"x"), 1002),
+            ("RSV of a ping", with_first(0xc9, b""), 1002),
+            ("data of no known kind", with_first(0x83, b"x"), 1002),
+            ("control of no known kind", with_first(0x8b, b"x"), 1002),
+            ("a ping in parts", with_first(0x09, b"x"), 1002),
+            ("a close in parts", with_first(0x08, b""), 1002),
+            ("a long ping", long, 1002),
+            ("a part without a beginning", with_first(0x80, b"x"), 1002),
+            (
+                "a beginning within a message",
+                [with_first(0x02, b""), with_first(0x82, b"x")].concat(),
+                1002,
+            ),
+            ("half a code", masked(CLOSE, &[3]), 1002),
+            ("a code none may send", masked(CLOSE, &[3, 237]), 1002),
+            ("huge", huge, 1009),
+        ];
+        for (what, said, code) in rows {
+            let said = [masked(BINARY, b"before"), said, masked(BINARY, b"after")].concat();
+            let (heard, answer) = conversation(&said).await;
+            assert_eq!(heard, b"before", "{what}");
+            let [high, low] = u16::to_be_bytes(code);
+            assert_eq!(answer, [0x88, 2, high, low], "{what}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_goodbye_is_answered_and_half_a_message_before_it_counts() {
+        for (goodbye, answered) in [
+            (masked(CLOSE, b""), [3, 232]),
+            (masked(CLOSE, &[3, 233, b'b', b'y', b'e']), [3, 233]),
+        ] {
+            let said = [with_first(0x02, b"half"), goodbye].concat();
+            let (heard, answer) = conversation(&said).await;
+            assert_eq!(heard, b"half");
+            assert_eq!(answer, [0x88, 2, answered[0], answered[1]]);
+        }
+        // The connection ends within a frame.
+        let (mut client, server) = duplex(64);
+        client
+            .write_all(&masked(BINARY, b"whole")[..9])
+            .await
+            .unwrap();
+        drop(client);
+        let mut heard = Vec::new();
+        let mut tunnel = ByteTunnel::new(server);
+        tunnel.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"who");
     }
 
     #[test]

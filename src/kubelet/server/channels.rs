@@ -11,9 +11,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use sampan_net::relay::finish;
 use sampan_net::{channels, empty, spdy, websocket};
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::sync::Mutex;
@@ -26,8 +26,10 @@ const STDERR: u8 = 2;
 const STATUS: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// How long a client may take to hang up once all is said.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the runtime may take to answer for streams whose client is gone.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How often a client is asked whether it is there while its input is not taken.
+const ASK: Duration = Duration::from_secs(10);
 
 /// Whether the client speaks the protocol.
 pub(super) fn are_wanted(headers: &HeaderMap) -> bool {
@@ -113,39 +115,107 @@ where
     to_runtime.write_all(&output).await?;
     to_runtime.flush().await?;
     let ends = Ends {
-        opened: opened.into(),
-        to_client: Arc::new(Mutex::new(to_client)),
-        to_runtime: Arc::new(Mutex::new(to_runtime)),
+        opened,
+        to_client: Mutex::new(to_client),
+        to_runtime: Mutex::new(to_runtime),
     };
     let mut client = channels::Reader::new(from_client);
-    let complete = tokio::select! {
-        // The client is gone; the runtime notices by the end of the connection.
-        ended = ends.up(&mut client) => return ended,
-        complete = ends.down(from_runtime) => complete,
+    let mut runtime = FromRuntime {
+        reader: spdy::Reader::new(from_runtime),
+        answered: 0,
     };
-    let mut output = BytesMut::new();
-    channels::close(&mut output, matches!(complete, Ok(true)));
-    let mut to_client = ends.to_client.lock().await;
-    to_client.write_all(&output).await?;
-    to_client.shutdown().await?;
-    // To hang up with input unread would take away what the client has not read yet.
-    let hung_up = async {
-        while let Ok(Some(message)) = client.next().await {
-            if message == channels::Message::Close {
-                return;
-            }
+    let ended = tokio::select! {
+        ended = ends.up(&mut client) => Ended::ByClient(ended),
+        complete = ends.down(&mut runtime) => match complete {
+            Ok(complete) => Ended::ByRuntime { complete },
+            // It was the client that could not be told.
+            Err(error) => Ended::ByClient(Err(error)),
+        },
+    };
+    let streams = ends.opened.len();
+    let (to_client, to_runtime) = (ends.to_client.into_inner(), ends.to_runtime.into_inner());
+    let runtime_rest = async {
+        if matches!(ended, Ended::ByClient(_)) {
+            runtime.wait_answers(streams).await;
+            finish(to_runtime, runtime.reader.into_inner()).await;
         }
     };
-    let _in_time = tokio::time::timeout(FAREWELL, hung_up).await;
-    complete.map(|_| ())
+    let client_rest = say_goodbye(&ended, to_client, client.into_inner());
+    tokio::join!(runtime_rest, client_rest);
+    match ended {
+        Ended::ByClient(result) => result.map(|_| ()),
+        Ended::ByRuntime { .. } => Ok(()),
+    }
+}
+
+/// How a session came to its end.
+enum Ended {
+    /// The client said goodbye with this code, or is gone, or broke the rules.
+    ByClient(io::Result<Option<u16>>),
+    /// The runtime has said all; whether the command's status was among it.
+    ByRuntime { complete: bool },
+}
+
+/// The last message to a client that can be told one.
+async fn say_goodbye<C>(ended: &Ended, mut to: WriteHalf<C>, from: ReadHalf<C>)
+where
+    C: AsyncRead + AsyncWrite,
+{
+    let mut output = BytesMut::new();
+    match ended {
+        Ended::ByRuntime { complete } => channels::close(&mut output, *complete),
+        Ended::ByClient(Ok(Some(code))) => channels::goodbye(&mut output, *code),
+        Ended::ByClient(Ok(None)) => return,
+        Ended::ByClient(Err(error)) => match websocket::violation(error) {
+            Some(code) => channels::goodbye(&mut output, code),
+            None => return,
+        },
+    }
+    if to.write_all(&output).await.is_ok() {
+        finish(to, from).await;
+    }
+}
+
+/// What the runtime says, and for how many streams it has answered.
+struct FromRuntime<R> {
+    reader: spdy::Reader<ReadHalf<R>>,
+    answered: usize,
+}
+
+impl<R: AsyncRead> FromRuntime<R> {
+    async fn next(&mut self) -> io::Result<Option<spdy::Frame>> {
+        let frame = self.reader.next().await?;
+        let answers = |frame: &spdy::Frame| {
+            matches!(
+                frame,
+                spdy::Frame::Opened { .. } | spdy::Frame::Reset { .. }
+            )
+        };
+        self.answered += usize::from(frame.as_ref().is_some_and(answers));
+        Ok(frame)
+    }
+
+    /// A runtime that cannot answer for a stream any more waits for ever to write to it, and the container with it.
+    async fn wait_answers(&mut self, streams: usize) {
+        let answers = async {
+            while self.answered < streams {
+                if !matches!(self.next().await, Ok(Some(_))) {
+                    break;
+                }
+            }
+        };
+        if tokio::time::timeout(ANSWER, answers).await.is_err() {
+            tracing::warn!("the runtime does not answer for the streams of a session");
+        }
+    }
 }
 
 /// What both directions write to.
 struct Ends<C, R> {
     /// Channels and their streams.
-    opened: Arc<[(u8, u32)]>,
-    to_client: Arc<Mutex<WriteHalf<C>>>,
-    to_runtime: Arc<Mutex<WriteHalf<R>>>,
+    opened: Vec<(u8, u32)>,
+    to_client: Mutex<WriteHalf<C>>,
+    to_runtime: Mutex<WriteHalf<R>>,
 }
 
 impl<C, R> Ends<C, R>
@@ -169,8 +239,8 @@ where
         opened.next().map(|(channel, _)| *channel)
     }
 
-    /// Until the client says goodbye or is gone.
-    async fn up(&self, client: &mut channels::Reader<ReadHalf<C>>) -> io::Result<()> {
+    /// Until the client says goodbye (with this code) or is gone.
+    async fn up(&self, client: &mut channels::Reader<ReadHalf<C>>) -> io::Result<Option<u16>> {
         let mut output = BytesMut::new();
         while let Some(message) = client.next().await? {
             match message {
@@ -191,24 +261,47 @@ where
                     to_client.write_all(&answer).await?;
                     to_client.flush().await?;
                 }
-                channels::Message::Close => return Ok(()),
+                channels::Message::Close(code) => return Ok(Some(code)),
             }
             if !output.is_empty() {
-                let mut to_runtime = self.to_runtime.lock().await;
-                // A command that ended takes no more; what is left to say comes from it.
-                if to_runtime.write_all(&output).await.is_err() {
-                    tracing::debug!("input came after the end");
-                }
-                to_runtime.flush().await.ok();
+                self.give(&output).await?;
                 output.clear();
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Writes to the runtime. A command may take its input late or never, and meanwhile the client is not read, so
+    /// that it is asked now and then whether it is still there: one that is gone makes the question fail.
+    async fn give(&self, input: &[u8]) -> io::Result<()> {
+        let write = async {
+            let mut to_runtime = self.to_runtime.lock().await;
+            // A command that ended takes no more; what is left to say comes from it.
+            if to_runtime.write_all(input).await.is_err() {
+                tracing::debug!("input came after the end");
+            }
+            to_runtime.flush().await.ok();
+        };
+        let ask = async {
+            let mut question = BytesMut::new();
+            channels::ping(&mut question);
+            loop {
+                tokio::time::sleep(ASK).await;
+                // Output that is being written asks as well.
+                if let Ok(mut to_client) = self.to_client.try_lock() {
+                    to_client.write_all(&question).await?;
+                    to_client.flush().await?;
+                }
+            }
+        };
+        tokio::select! {
+            () = write => Ok(()),
+            failed = ask => failed,
+        }
     }
 
     /// Until the runtime has said all; whether the command's status was among it.
-    async fn down(&self, runtime: ReadHalf<R>) -> io::Result<bool> {
-        let mut runtime = spdy::Reader::new(runtime);
+    async fn down(&self, runtime: &mut FromRuntime<R>) -> io::Result<bool> {
         let mut complete = false;
         loop {
             let frame = match runtime.next().await {
@@ -236,13 +329,17 @@ where
                 }
                 // Who is busy with input has not lost the connection: that much the answer would say.
                 spdy::Frame::Ping { frame } => {
-                    if let Ok(mut to_runtime) = self.to_runtime.try_lock() {
-                        to_runtime.write_all(&frame).await?;
-                        to_runtime.flush().await?;
+                    if let Ok(mut to_runtime) = self.to_runtime.try_lock()
+                        && to_runtime.write_all(&frame).await.is_ok()
+                    {
+                        to_runtime.flush().await.ok();
                     }
                 }
                 spdy::Frame::GoAway => break,
-                spdy::Frame::Data { .. } | spdy::Frame::Reset { .. } | spdy::Frame::Other => {}
+                spdy::Frame::Data { .. }
+                | spdy::Frame::Opened { .. }
+                | spdy::Frame::Reset { .. }
+                | spdy::Frame::Other => {}
             }
         }
         Ok(complete)
@@ -263,7 +360,11 @@ mod tests {
     };
 
     fn masked(content: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0x82, 0x80 | content.len() as u8, 0, 0, 0, 0];
+        masked_as(0x82, content)
+    }
+
+    fn masked_as(first: u8, content: &[u8]) -> Vec<u8> {
+        let mut frame = vec![first, 0x80 | content.len() as u8, 0, 0, 0, 0];
         frame.extend_from_slice(content);
         frame
     }
@@ -335,7 +436,7 @@ mod tests {
         assert!(got != b"\x88\x02\x03\xe8", "{got:?}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_size_of_the_window_is_handed_on_and_a_client_that_leaves_ends_it() {
         let terminal = Streams {
             stderr: false,
@@ -343,7 +444,7 @@ mod tests {
             ..ALL
         };
         let (mut client, runtime) = session(terminal);
-        let (from, _to) = split(runtime);
+        let (from, mut to) = split(runtime);
         let mut from = spdy::Reader::new(from);
         client
             .write_all(&masked(b"\x04{\"Width\":9}"))
@@ -358,6 +459,86 @@ mod tests {
         };
         assert_eq!(content, "{\"Width\":9}");
         drop(client);
+        let left = tokio::time::timeout(Duration::from_secs(5), from.next()).await;
+        assert!(left.is_err(), "it is not hung up on before it has answered");
+        answer_streams(&mut to, 4).await;
         assert_eq!(from.next().await.unwrap(), None);
+    }
+
+    async fn answer_streams(to: &mut WriteHalf<DuplexStream>, count: u8) {
+        for stream in 0..count {
+            let reply = [0x80, 3, 0, 2, 0, 0, 0, 4, 0, 0, 0, 2 * stream + 1];
+            to.write_all(&reply).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_never_answers_is_given_up() {
+        let (client, runtime) = session(ALL);
+        drop(client);
+        let mut from = spdy::Reader::new(split(runtime).0);
+        skip_openings(&mut from, 4).await;
+        let given_up = tokio::time::timeout(ANSWER * 2, from.next()).await;
+        assert_eq!(given_up.unwrap().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_goodbye_is_answered_and_what_came_before_it_is_handed_on() {
+        for (goodbye, code) in [
+            (masked_as(0x88, &[3, 233]), [3, 233]),
+            // Not allowed: a ping in parts, bits of an extension, a kind that does not exist.
+            (masked_as(0x09, b""), [3, 234]),
+            (masked_as(0xc2, b"\0x"), [3, 234]),
+            (masked_as(0x8b, b""), [3, 234]),
+            (vec![0x82, 2, 0, 0], [3, 234]),
+        ] {
+            let (mut client, runtime) = session(ALL);
+            let (from, mut to) = split(runtime);
+            let mut from = spdy::Reader::new(from);
+            answer_streams(&mut to, 4).await;
+            // The beginning of a message whose end never comes.
+            client.write_all(&masked_as(0x02, b"\0half")).await.unwrap();
+            client.write_all(&goodbye).await.unwrap();
+            let mut answer = [0; 4];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(answer, [0x88, 2, code[0], code[1]]);
+            skip_openings(&mut from, 4).await;
+            let Some(spdy::Frame::Data {
+                stream: 3, content, ..
+            }) = from.next().await.unwrap()
+            else {
+                panic!("no input");
+            };
+            assert_eq!(content, "half");
+            assert_eq!(from.next().await.unwrap(), None);
+            drop(to);
+            assert_eq!(client.read(&mut answer).await.unwrap(), 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn input_that_nobody_takes_does_not_keep_a_client_that_is_gone() {
+        let (mut client, ours) = duplex(1024);
+        let (theirs, runtime) = duplex(1024);
+        let session = tokio::spawn(translate(ours, theirs, ALL));
+        let (from, mut to) = split(runtime);
+        answer_streams(&mut to, 4).await;
+        let typed = [b"\0".as_slice(), &[b'x'; 100]].concat();
+        let stuck = async {
+            loop {
+                client.write_all(&masked(&typed)).await.unwrap();
+            }
+        };
+        let full = tokio::time::timeout(ASK * 3, stuck).await;
+        assert!(full.is_err(), "nobody takes it");
+        assert!(!session.is_finished(), "a client that is there may wait");
+        // Three questions were asked.
+        let mut asked = [0; 6];
+        client.read_exact(&mut asked).await.unwrap();
+        assert_eq!(asked, [0x89, 0, 0x89, 0, 0x89, 0]);
+        drop(client);
+        let ended = tokio::time::timeout(ASK * 2, session).await;
+        ended.unwrap().unwrap().unwrap_err();
+        drop((from, to));
     }
 }

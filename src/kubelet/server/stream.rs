@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use sampan_cri::runtime::v1::{AttachRequest, ExecRequest, ExecSyncRequest, PortForwardRequest};
-use sampan_net::{Body, ClientConfig, ClientTls, HttpClient, TcpDialer, Trust, empty};
+use sampan_net::{Body, ClientConfig, ClientTls, HttpClient, TcpDialer, Trust, empty, relay};
 use std::sync::{Arc, OnceLock};
 
 /// The client for the runtime's streaming server on loopback.
@@ -204,6 +204,7 @@ impl Context {
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));
         }
+        let is_spdy = !sampan_net::websocket::is_websocket(request.headers());
         let mut switch = Response::new(empty());
         *switch.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *switch.headers_mut() = answer.headers().clone();
@@ -211,8 +212,11 @@ impl Context {
             let client = hyper::upgrade::on(&mut request);
             let runtime = hyper::upgrade::on(&mut answer);
             match futures_util::future::try_join(client, runtime).await {
+                Ok((client, runtime)) if is_spdy => {
+                    relay::relay_spdy(TokioIo::new(client), TokioIo::new(runtime)).await;
+                }
                 Ok((client, runtime)) => {
-                    sampan_net::relay::relay(TokioIo::new(client), TokioIo::new(runtime)).await;
+                    relay::relay(TokioIo::new(client), TokioIo::new(runtime)).await;
                 }
                 Err(error) => tracing::debug!(%error, "a stream was not upgraded"),
             }

@@ -6,6 +6,7 @@ use crate::backoff::go_duration;
 use crate::plan::{Observed, crash_key, in_crash_backoff, needs_start};
 use crate::pod::{self, ContainerKind};
 use crate::state::{Instance, RunState};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,
@@ -287,7 +288,9 @@ impl Row<'_, '_> {
                     .unwrap_or(false));
         let ready = started
             && (self.container.readiness_probe.is_none()
-                || probes.readiness.or(same.map(|b| b.ready)).unwrap_or(false));
+                || probes.readiness.or(same.map(|b| b.ready)).unwrap_or(false))
+            && attachable_at(self.observed, self.container)
+                .is_none_or(|at| self.observed.now >= at);
         row.started = Some(started);
         row.ready = if self.kind == ContainerKind::Init && !pod::is_sidecar(self.container) {
             terminated(row.state.as_ref()).is_some_and(|t| t.exit_code == 0)
@@ -295,6 +298,29 @@ impl Row<'_, '_> {
             ready
         };
     }
+}
+
+/// How long a container that takes input runs before it counts as ready.
+const ATTACHABLE_AFTER: SignedDuration = SignedDuration::from_secs(1);
+
+/// When a running container that takes input counts as ready.
+///
+/// Who runs such a container waits until it is ready and then attaches, and whoever attaches to one that is at its end
+/// already gets nothing of what it said. One that ends at once is seen ended instead, and its log is read. Upstream's
+/// kubelet has the same pause by its nature: it looks at what runs once a second.
+fn attachable_at(observed: &Observed<'_>, container: &Container) -> Option<Timestamp> {
+    let run = observed.runtime.latest(&container.name)?;
+    let waits = container.stdin == Some(true) && run.state == RunState::Running;
+    // A clock that was set back makes nobody wait for it.
+    let started = run.started_at.filter(|at| waits && *at <= observed.now)?;
+    Some(started + ATTACHABLE_AFTER)
+}
+
+/// When the status will be another one without anything happening.
+pub(crate) fn next_change(observed: &Observed<'_>) -> Option<Timestamp> {
+    let containers = pod::containers(observed.pod);
+    let times = containers.filter_map(|(_, container)| attachable_at(observed, &container));
+    times.filter(|at| *at > observed.now).min()
 }
 
 /// Once nothing runs any more, a container whose end nobody saw counts as failed.

@@ -61,6 +61,19 @@ fn a_running_pod_is_ready() {
 }
 
 #[test]
+fn a_container_that_takes_input_is_ready_once_it_has_lived_a_little() {
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "x", "stdin": true}]});
+    let mut world = World::new(spec).with_sandbox().run("a", Running, 0);
+    world.now = at(11);
+    assert_eq!(status(&world)["phase"], "Running");
+    assert_eq!(status(&world)["containerStatuses"][0]["ready"], false);
+    assert_eq!(world.plan().wake_at, Some(at(12)));
+    world.now = at(12);
+    assert_eq!(status(&world)["containerStatuses"][0]["ready"], true);
+    assert_eq!(world.plan().wake_at, None);
+}
+
+#[test]
 fn readiness_waits_for_the_probes() {
     let mut world = World::new(json!({"containers": [{"name": "a", "image": "x",
         "readinessProbe": {}, "startupProbe": {}}]}))

@@ -28,6 +28,18 @@ pub enum Error {
         "the database file {path} was removed or replaced while it was in use: nothing is written any more"
     )]
     Lost { path: String },
+    /// What was cut off cannot be had back, and what were written after it would not be found.
+    #[error(
+        "the database file {path} was cut short by something else while it was in use: nothing is written any more. Stop \
+         the server and restore a backup, or start it again to go on with what the files still hold"
+    )]
+    Cut { path: String },
+    /// Another process holds the database's own lock.
+    #[error(
+        "another process keeps the database locked (a shell of SQLite, or a copy being made?): nothing can be written \
+         until it ends"
+    )]
+    Busy,
     /// Somebody has to say which of the two the cluster goes on with.
     #[error(
         "the database file {path} was removed or replaced while it was in use, and everything that was acknowledged until \
@@ -81,6 +93,7 @@ impl From<rusqlite::Error> for Error {
         match error.sqlite_error_code() {
             Some(Code::DiskFull) => Self::NoSpace,
             Some(Code::ReadOnly) => Self::ReadOnly,
+            Some(Code::DatabaseBusy) => Self::Busy,
             Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Corrupt {
                 path: String::new(),
                 what: error.to_string(),

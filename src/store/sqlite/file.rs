@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::sum::Sum;
@@ -176,6 +177,8 @@ pub(super) fn connect(
         None => Connection::open_with_flags(path, flags)?,
     };
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // What is written back, and when, is the writer's decision: not into a database whose log was cut.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.execute_batch("PRAGMA temp_store=MEMORY; PRAGMA cache_size=-2000;")?;
     if !read_only {
         // Sizes and vacuum mode only take effect before the first table.

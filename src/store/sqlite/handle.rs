@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) revision: AtomicU64,
     pub(super) compacted: AtomicU64,
     pub(super) keys: AtomicU64,
+    /// The last transaction could not begin: another process holds the lock.
+    pub(super) busy: AtomicBool,
     /// The writer's thread has ended, be it by a panic.
     ended: watch::Sender<bool>,
 }
@@ -213,6 +215,7 @@ impl Store for SqliteStore {
             wal_bytes: size(PathBuf::from(format!("{}-wal", database.display()))),
             problem: match *self.shared.ended.borrow() {
                 true => Some(Error::Unavailable),
+                false if self.shared.busy.load(Ordering::Acquire) => Some(Error::Busy),
                 false => self.place.check().err(),
             },
         }

@@ -511,3 +511,61 @@ async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
     let keys: Vec<String> = sink.state.lock().unwrap().keys().cloned().collect();
     assert_eq!(keys, ["/back", "/before"]);
 }
+
+#[tokio::test]
+async fn a_log_that_is_cut_is_noticed_and_the_next_start_goes_on_with_the_rest() {
+    let directory = Directory::new("cut");
+    let (store, _) = open(&directory.0, |_| {});
+    let log = directory.0.join("state.db-wal");
+    let commit = |key: String| store.commit(put(&key, Expect::Absent, "1", Class::Durable));
+    let mut lengths = Vec::new();
+    for number in 0..20 {
+        commit(format!("/{number:02}")).await.unwrap();
+        lengths.push(std::fs::metadata(&log).unwrap().len());
+    }
+    let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+    file.set_len(lengths[9]).unwrap();
+    let cut = Error::Cut {
+        path: log.display().to_string(),
+    };
+    assert_eq!(commit("/after".to_owned()).await, Err(cut.clone()));
+    assert_eq!(store.status().problem, Some(cut));
+    store.close();
+    drop(store);
+    let (_store, sink) = open(&directory.0, |_| {});
+    let keys = sink.state.lock().unwrap().len();
+    assert_eq!(keys, 10, "what stands in the part that is left is there");
+}
+
+#[tokio::test]
+async fn a_log_that_leads_elsewhere_is_another_one() {
+    let directory = Directory::new("led");
+    let (store, _) = open(&directory.0, |_| {});
+    let (log, aside) = (directory.0.join("state.db-wal"), directory.0.join("aside"));
+    std::fs::rename(&log, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &log).unwrap();
+    let path = log.display().to_string();
+    let answer = store.commit(put("/a", Expect::Absent, "1", Class::Durable));
+    assert_eq!(answer.await, Err(Error::Lost { path }));
+}
+
+#[tokio::test]
+async fn a_lock_of_others_is_told_until_it_ends() {
+    let directory = Directory::new("busy");
+    let (store, _) = open(&directory.0, |_| {});
+    let other = rusqlite::Connection::open(directory.0.join("state.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let commit = |key: &'static str| store.commit(put(key, Expect::Absent, "1", Class::Durable));
+    assert_eq!(commit("/locked").await, Err(Error::Busy));
+    assert_eq!(store.status().problem, Some(Error::Busy));
+    other.execute_batch("ROLLBACK").unwrap();
+    // Nobody has to write for it to be seen.
+    let free = async {
+        while store.status().problem.is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let limit = std::time::Duration::from_secs(20);
+    tokio::time::timeout(limit, free).await.unwrap();
+    commit("/free").await.unwrap();
+}

@@ -51,6 +51,9 @@ const WAL_WORTH_IT: u64 = 256 << 10;
 /// How soon what could not be saved is tried again; the disk may have had no space.
 const RESCUE_AGAIN: Duration = Duration::from_secs(5);
 
+/// How soon a lock that others hold is tried again.
+const BUSY_AGAIN: Duration = Duration::from_secs(1);
+
 pub(super) struct Writer {
     connection: Connection,
     queue: Receiver<Command>,
@@ -77,6 +80,8 @@ pub(super) struct Writer {
     sync: Sync,
     /// The last transaction was not synced.
     unsynced: bool,
+    /// Others hold the lock of the database; this is when it is tried again.
+    busy_again: Option<Instant>,
 }
 
 /// Whether what is in a database that is lost has been saved.
@@ -146,6 +151,7 @@ impl Writer {
             unsettled_since: None,
             sync: Sync::Now,
             unsynced: false,
+            busy_again: None,
             options,
         }
     }
@@ -175,8 +181,8 @@ impl Writer {
             .volatile_since
             .map(|since| since + self.options.volatile_delay);
         let settle = self.unsettled_since.map(|since| since + self.options.idle);
-        let rescue = self.rescue.again();
-        match volatile.into_iter().chain(settle).chain(rescue).min() {
+        let again = self.rescue.again().into_iter().chain(self.busy_again);
+        match volatile.into_iter().chain(settle).chain(again).min() {
             Some(due) => self.queue.recv_deadline(due),
             None => self
                 .queue
@@ -431,6 +437,18 @@ impl Writer {
     ) -> Result<(), Error> {
         self.look()?;
         self.heal()?;
+        // The log may be cut where it begins anew.
+        self.place.forget_lengths();
+        let result = self.transact(work);
+        self.place.note();
+        self.tell_busy(&result);
+        result
+    }
+
+    fn transact(
+        &mut self,
+        work: impl FnOnce(&Connection, &Meta) -> Result<Meta, rusqlite::Error>,
+    ) -> Result<(), Error> {
         let run = |sql| -> Result<(), rusqlite::Error> {
             self.connection.prepare_cached(sql)?.execute([])?;
             Ok(())
@@ -458,11 +476,34 @@ impl Writer {
         }
     }
 
+    /// A lock of others is tried again by itself: nobody may write as long as this is told.
+    fn tell_busy(&mut self, result: &Result<(), Error>) {
+        let busy = *result == Err(Error::Busy);
+        self.busy_again = busy.then(|| Instant::now() + BUSY_AGAIN);
+        self.shared.busy.store(busy, Ordering::Release);
+    }
+
+    /// Whether the lock can be had again.
+    fn try_lock(&mut self) {
+        let tried = self
+            .connection
+            .busy_timeout(Duration::ZERO)
+            .and_then(|()| self.connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
+        let _ = self.connection.busy_timeout(file::BUSY_TIMEOUT);
+        self.tell_busy(&tried.map_err(Error::from));
+    }
+
     /// Refuses as long as the files are not where the next start looks for them.
     fn look(&mut self) -> Result<(), Error> {
         let found = self.place.check();
         match &found {
             Ok(()) => self.found_again(),
+            // What is left of a file that was cut is no whole state; it stays for the next start as it is.
+            Err(error @ Error::Cut { .. }) => {
+                if std::mem::replace(&mut self.rescue, Rescue::Saved) == Rescue::None {
+                    tracing::error!(%error, "the database was damaged");
+                }
+            }
             Err(error) if self.rescue.is_due(Instant::now()) => self.save_lost(error),
             Err(_) => {}
         }
@@ -557,8 +598,10 @@ impl Writer {
     /// False if a reader held on to the log for longer than the connection waits.
     fn try_checkpoint(&self) -> Result<bool, rusqlite::Error> {
         let pragma = "PRAGMA wal_checkpoint(TRUNCATE)";
-        let busy: bool = self.connection.query_row(pragma, [], |row| row.get(0))?;
-        Ok(!busy)
+        self.place.forget_lengths();
+        let busy: Result<bool, _> = self.connection.query_row(pragma, [], |row| row.get(0));
+        self.place.note();
+        Ok(!busy?)
     }
 
     /// Everything that was answered is on disk: also what went there without waiting.
@@ -608,6 +651,9 @@ impl Writer {
         if self.rescue.again().is_some_and(|again| now >= again) {
             // It tells of a failure itself.
             let _ = self.look();
+        }
+        if self.busy_again.is_some_and(|again| now >= again) {
+            self.try_lock();
         }
         let due = self
             .volatile_since

@@ -19,5 +19,6 @@ pub mod resources;
 pub mod scheduler;
 pub mod selector;
 pub mod snapshot;
+pub mod volumes;
 
 pub use scheduler::{Settings, run};

@@ -13,6 +13,7 @@ mod node_resources;
 mod node_unschedulable;
 mod taint_toleration;
 mod topology_spread;
+mod volume_binding;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub const PLUGINS: &[Plugin] = &[
     node_affinity::PLUGIN,
     node_ports::PLUGIN,
     node_resources::PLUGIN,
+    volume_binding::PLUGIN,
     topology_spread::PLUGIN,
     inter_pod_affinity::PLUGIN,
     balanced_allocation::PLUGIN,
@@ -205,6 +207,8 @@ pub enum Event<'a> {
     },
     PodRemoved(&'a PodInfo),
     NamespaceChanged,
+    /// A claim, a volume or a class of them.
+    VolumesChanged,
 }
 
 impl Event<'_> {

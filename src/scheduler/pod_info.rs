@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 
 use crate::resources::Requests;
 use crate::selector::{Labels, NodeTerm, RequiredNodes, Selector};
+use crate::volumes::{ClaimRef, claims_of};
 
 /// The labels of something that has none.
 pub static NO_LABELS: Labels = Labels::new();
@@ -184,6 +185,7 @@ pub struct PodInfo {
     /// Normalised names of the images that its containers and volumes use.
     pub images: Vec<String>,
     pub containers: usize,
+    pub claims: Vec<ClaimRef>,
 }
 
 impl PodInfo {
@@ -239,6 +241,7 @@ impl PodInfo {
             spread: Vec::new(),
             images: Vec::new(),
             containers: 0,
+            claims: Vec::new(),
         }
     }
 
@@ -261,6 +264,7 @@ impl PodInfo {
         self.spread = constraints
             .map(|each| SpreadConstraint::new(each, &self.labels))
             .collect();
+        self.claims = claims_of(pod);
         self.images = images(spec);
         self.containers = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
     }

@@ -6,8 +6,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
 use sampan_client::{Change, Client, Error, Informers, Lister, Recorder};
 use sampan_util::{Inbox, Shutdown};
 
@@ -21,6 +24,7 @@ use crate::pod_info::{DEFAULT_SCHEDULER, PodInfo};
 use crate::preemption::Preemption;
 use crate::queue::{Queue, Waiting};
 use crate::snapshot::Snapshot;
+use crate::volumes::Volumes;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -42,6 +46,9 @@ enum Message {
     Namespace(Change<Namespace>),
     Service(Change<Service>),
     Budget(Change<PodDisruptionBudget>),
+    Claim(Change<PersistentVolumeClaim>),
+    Volume(Change<PersistentVolume>),
+    Class(Change<StorageClass>),
     BindFailed(Box<Waiting>, Error),
 }
 
@@ -101,6 +108,9 @@ fn subscribe(informers: &Informers, messages: &Arc<Messages>) {
     forward(informers, messages, Message::Pod);
     forward(informers, messages, Message::Service);
     forward(informers, messages, Message::Budget);
+    forward(informers, messages, Message::Claim);
+    forward(informers, messages, Message::Volume);
+    forward(informers, messages, Message::Class);
 }
 
 fn forward<K: sampan_client::Resource>(
@@ -163,7 +173,25 @@ impl Scheduler {
             Message::Service(Change::Deleted(service)) => self.facts.remove_service(&service),
             Message::Budget(Change::Applied { new, .. }) => self.facts.set_budget(&new),
             Message::Budget(Change::Deleted(budget)) => self.facts.remove_budget(&budget),
+            Message::Claim(change) => self.volumes(|volumes| match change {
+                Change::Applied { new, .. } => volumes.set_claim(&new),
+                Change::Deleted(old) => volumes.remove_claim(&old),
+            }),
+            Message::Volume(change) => self.volumes(|volumes| match change {
+                Change::Applied { new, .. } => volumes.set_volume(&new),
+                Change::Deleted(old) => volumes.remove_volume(&old),
+            }),
+            Message::Class(change) => self.volumes(|volumes| match change {
+                Change::Applied { new, .. } => volumes.set_class(&new),
+                Change::Deleted(old) => volumes.remove_class(&old),
+            }),
             Message::BindFailed(waiting, error) => self.bind_failed(*waiting, &error),
+        }
+    }
+
+    fn volumes(&mut self, change: impl FnOnce(&mut Volumes) -> bool) {
+        if change(self.snapshot.volumes_mut()) {
+            self.notice(&Event::VolumesChanged);
         }
     }
 

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{NO_LABELS, PodInfo};
 use crate::selector::Labels;
+use crate::volumes::Volumes;
 
 #[derive(Debug, Clone)]
 struct Placed {
@@ -28,6 +29,7 @@ pub struct Snapshot {
     /// On how many nodes an image is.
     image_nodes: HashMap<String, usize>,
     namespaces: HashMap<String, Labels>,
+    volumes: Volumes,
     /// Pods that wait for their victims to leave a node, by that node.
     nominated: HashMap<Arc<str>, Vec<Arc<PodInfo>>>,
     pods_with_affinity: usize,
@@ -49,6 +51,14 @@ impl Snapshot {
 
     pub fn namespace_labels(&self, name: &str) -> &Labels {
         self.namespaces.get(name).unwrap_or(&NO_LABELS)
+    }
+
+    pub fn volumes(&self) -> &Volumes {
+        &self.volumes
+    }
+
+    pub fn volumes_mut(&mut self) -> &mut Volumes {
+        &mut self.volumes
     }
 
     pub fn nodes_with_image(&self, image: &str) -> usize {

@@ -419,3 +419,108 @@ fn large_clusters_are_searched_in_turns() {
     assert_eq!(decision.examined(), 420);
     assert!(matches!(decision, Decision::Place { node, .. } if &*node == "node-900"));
 }
+
+/// A claim and what is said of it, and a volume on one node.
+fn with_claims(mut cluster: Cluster) -> Cluster {
+    let volumes = cluster.0.volumes_mut();
+    for (name, spec, status) in [
+        ("immediate", json!({}), json!({"phase": "Pending"})),
+        ("late", json!({"storageClassName": "late"}), json!({})),
+        (
+            "local",
+            json!({"volumeName": "on-b"}),
+            json!({"phase": "Bound"}),
+        ),
+        (
+            "anywhere",
+            json!({"volumeName": "free"}),
+            json!({"phase": "Bound"}),
+        ),
+        (
+            "dangling",
+            json!({"volumeName": "none"}),
+            json!({"phase": "Bound"}),
+        ),
+        (
+            "lost",
+            json!({"volumeName": "none"}),
+            json!({"phase": "Lost"}),
+        ),
+    ] {
+        let metadata = json!({"name": name, "namespace": "default"});
+        let claim = json!({"metadata": metadata, "spec": spec, "status": status});
+        assert!(volumes.set_claim(&serde_json::from_value(claim).unwrap()));
+    }
+    let term = json!({"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]});
+    for (name, spec) in [
+        (
+            "on-b",
+            json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}),
+        ),
+        ("free", json!({})),
+    ] {
+        let volume = json!({"metadata": {"name": name}, "spec": spec});
+        volumes.set_volume(&serde_json::from_value(volume).unwrap());
+    }
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "p",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    volumes.set_class(&serde_json::from_value(class).unwrap());
+    cluster
+}
+
+#[test]
+fn claims_are_bound_before_their_pod_runs() {
+    let cluster = with_claims(three());
+    let using = |claims: &[&str]| {
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+            .collect();
+        pod("p", json!({"spec": {"volumes": volumes}}))
+    };
+    cluster.places(&using(&["local"]), "b");
+    cluster.places(&using(&["anywhere", "local"]), "b");
+    for (claims, reason) in [
+        (&["none"][..], "persistentvolumeclaim \"none\" not found"),
+        (
+            &["immediate"],
+            "pod has unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            &["late", "immediate"],
+            "pod has unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            &["late"],
+            "3 node(s) didn't find available persistent volumes to bind",
+        ),
+        (
+            &["lost"],
+            "persistentvolumeclaim \"lost\" bound to non-existent persistentvolume \"none\"",
+        ),
+        (
+            &["dangling"],
+            "3 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+        ),
+    ] {
+        let Decision::Refuse { diagnosis, .. } = cluster.decide(&using(claims)) else {
+            panic!("{claims:?} was placed");
+        };
+        let said = diagnosis.to_string();
+        let expected = format!("0/3 nodes are available: {reason}.");
+        assert!(said.starts_with(&expected), "{claims:?}: {said}");
+    }
+}
+
+#[test]
+fn an_ephemeral_volume_waits_for_its_claim() {
+    let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}});
+    let pod = pod("p", json!({"spec": {"volumes": [volume]}}));
+    let Decision::Refuse { diagnosis, .. } = three().decide(&pod) else {
+        panic!("it was placed");
+    };
+    let waits =
+        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-data\"";
+    assert!(diagnosis.to_string().contains(waits), "{diagnosis}");
+}

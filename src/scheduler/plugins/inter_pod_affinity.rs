@@ -248,6 +248,7 @@ fn wakes(pod: &PodInfo, event: &Event<'_>, snapshot: &Snapshot) -> bool {
     };
     match event {
         Event::NodeAdded(_) | Event::NamespaceChanged => true,
+        Event::VolumesChanged => false,
         Event::NodeChanged { old, new } => old.labels != new.labels,
         Event::NodeRemoved => false,
         Event::PodPlaced(other) => wanted(other),

@@ -300,6 +300,6 @@ fn wakes(pod: &PodInfo, event: &Event<'_>, _: &Snapshot) -> bool {
         Event::PodChanged { old, new } => {
             old.labels != new.labels && (concerned(old) || concerned(new))
         }
-        Event::NamespaceChanged => false,
+        Event::NamespaceChanged | Event::VolumesChanged => false,
     }
 }

@@ -116,9 +116,11 @@ impl Watcher {
             let result = self.watch_once(&rest, now).await;
             let Err(error) = result else { continue };
             if error.is_expired() {
+                // A request that was on its way through a kill may be answered by the next life.
+                let same_life = *life.borrow() == now;
                 let mut seen = self.seen.lock().unwrap();
                 seen.expired += 1;
-                if seen.listed_in == now {
+                if same_life && seen.listed_in == now {
                     let text = format!("410 without a restart: {error}");
                     seen.faults.push(text);
                 }

@@ -16,6 +16,11 @@ pub fn to_storage(def: &ResourceDef, version: &ServedVersion, object: &mut Value
     if version == def.storage_version() {
         return;
     }
+    if let Some(custom) = &def.custom {
+        let storage = def.storage_version();
+        crate::custom::convert(custom, &storage.group, &storage.version, object);
+        return;
+    }
     match (&*version.group, &*def.kind) {
         ("events.k8s.io", "Event") => event::to_core(object),
         ("autoscaling", "HorizontalPodAutoscaler") => autoscaler::to_v2(object),
@@ -26,6 +31,10 @@ pub fn to_storage(def: &ResourceDef, version: &ServedVersion, object: &mut Value
 
 /// Turns a stored object into the form of a served version.
 pub fn from_storage(def: &ResourceDef, version: &ServedVersion, object: &mut Value) {
+    if let Some(custom) = &def.custom {
+        crate::custom::convert(custom, &version.group, &version.version, object);
+        return;
+    }
     if version == def.storage_version() {
         return;
     }

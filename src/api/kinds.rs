@@ -14,6 +14,7 @@ use crate::strategy::{self, Context, Grace, NameRule, Strategy};
 use crate::validate::rules::{self, Rules};
 
 mod certificates;
+mod definition;
 mod lease;
 mod namespace;
 pub mod pod;
@@ -172,11 +173,6 @@ const ALL_DOORS: &[(&str, &str, &Doors)] = &[
     (
         "admissionregistration.k8s.io",
         "ValidatingAdmissionPolicy",
-        &STATUS_ONLY,
-    ),
-    (
-        "apiextensions.k8s.io",
-        "CustomResourceDefinition",
         &STATUS_ONLY,
     ),
     ("apiregistration.k8s.io", "APIService", &STATUS_ONLY),
@@ -369,6 +365,11 @@ const KINDS: &[(&str, &str, &Kind)] = &[
         "admissionregistration.k8s.io",
         "ValidatingWebhookConfiguration",
         &Kind::NEEDS_VERSION,
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        &definition::DEFINITION,
     ),
     (
         "apiregistration.k8s.io",

@@ -4,6 +4,7 @@
 //! Invariant: no `async`, no clock, no randomness, no I/O. Time and seeds are arguments.
 
 pub mod convert;
+pub mod custom;
 pub mod defaults;
 pub mod field;
 pub mod kinds;

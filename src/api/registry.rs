@@ -159,13 +159,16 @@ impl ResourceDef {
         version: &ServedVersion,
         object: &mut Value,
     ) -> Result<Vec<String>, DecodeError> {
+        if let Some(custom) = &self.custom {
+            let unknown = crate::custom::decode(custom, &version.version, object);
+            convert::to_storage(self, version, object);
+            return Ok(unknown);
+        }
         let Some(schema) = self.schema(version) else {
             return Ok(Vec::new());
         };
         let unknown = schema.decode(object)?;
-        if self.custom.is_none() {
-            defaults::apply(schema, object);
-        }
+        defaults::apply(schema, object);
         convert::to_storage(self, version, object);
         Ok(unknown)
     }
@@ -178,12 +181,10 @@ impl ResourceDef {
     /// Completes an object in the stored form again after hooks have changed it, and brings empty
     /// members into the form in which they are stored.
     pub fn normalise(&self, object: &mut Value) -> Result<(), DecodeError> {
-        let Some(schema) = self.storage_schema() else {
+        let Some(schema) = self.storage_schema().filter(|_| self.custom.is_none()) else {
             return Ok(());
         };
-        if self.custom.is_none() {
-            defaults::apply(schema, object);
-        }
+        defaults::apply(schema, object);
         schema.decode(object).map(drop)
     }
 

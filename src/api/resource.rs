@@ -1,6 +1,7 @@
 //! Names of kinds and resources, and what one request aims at.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 
 /// A name that is usually a constant of the table and sometimes comes from a CRD or a URL.
@@ -112,5 +113,47 @@ impl PatchType {
             Self::Strategic => "application/strategic-merge-patch+json",
             Self::Apply => "application/apply-patch+yaml",
         }
+    }
+}
+
+/// Best first: stable before beta before alpha, newer before older, then whatever is no version.
+pub fn compare_versions(a: &str, b: &str) -> Ordering {
+    match (rank(a), rank(b)) {
+        (Some(a), Some(b)) => b.cmp(&a),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => a.cmp(b),
+    }
+}
+
+/// `(stability, major, minor)` of `v1`, `v1beta2` …
+fn rank(version: &str) -> Option<(u8, u64, u64)> {
+    let rest = version.strip_prefix('v')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let major = rest[..digits].parse().ok()?;
+    match &rest[digits..] {
+        "" => Some((2, major, 0)),
+        rest => {
+            let (stability, minor) = match rest.strip_prefix("beta") {
+                Some(minor) => (1, minor),
+                None => (0, rest.strip_prefix("alpha")?),
+            };
+            Some((stability, major, minor.parse().ok()?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_of_versions() {
+        let mut versions = ["v1alpha1", "v2", "foo", "v1beta10", "v1", "v1beta2", "v10"];
+        versions.sort_by(|a, b| compare_versions(a, b));
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::custom::columns::CustomColumn;
 use crate::resource::Name;
 
 mod decode;
@@ -226,21 +227,40 @@ impl Struct {
     }
 }
 
-/// The schemas of a custom resource's versions.
+/// What a CustomResourceDefinition says of its versions.
 #[derive(Debug, Default)]
 pub struct CustomSchema {
-    /// The CustomResourceDefinition's uid.
+    /// The definition's uid …
     pub uid: String,
-    /// By version name.
-    pub versions: Vec<(String, Option<SchemaRef>)>,
+    /// … and which state of it this is.
+    pub generation: i64,
+    /// The version that is stored.
+    pub storage: String,
+    pub versions: Vec<CustomVersion>,
+}
+
+/// One version of a custom resource.
+#[derive(Debug)]
+pub struct CustomVersion {
+    pub name: String,
+    /// `None` if everything is kept.
+    pub schema: Option<SchemaRef>,
+    /// The same as the definition writes it.
+    pub raw: serde_json::Value,
+    /// What clients are told if it is deprecated.
+    pub deprecation: Option<String>,
+    pub columns: Vec<CustomColumn>,
+    /// The paths of the scale subresource; null without one.
+    pub scale: serde_json::Value,
 }
 
 impl CustomSchema {
     /// The schema of a version; `None` if everything is kept.
     pub fn version(&self, name: &str) -> Option<&Schema> {
-        self.versions
-            .iter()
-            .find(|(version, _)| version == name)
-            .and_then(|(_, schema)| schema.as_deref())
+        self.of(name)?.schema.as_deref()
+    }
+
+    pub fn of(&self, name: &str) -> Option<&CustomVersion> {
+        self.versions.iter().find(|version| version.name == name)
     }
 }

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sampan_api::ResourceDef;
 use sampan_api::registry::{ServedVersion, Snapshot, SubresourceDef};
-use sampan_api::resource::{Verb, api_version};
+use sampan_api::resource::{Verb, api_version, compare_versions};
 use serde_json::{Map, Value, json};
 
 mod priority;
@@ -40,9 +40,7 @@ fn groups(rows: &Snapshot) -> Vec<Group> {
         }
     }
     for group in &mut groups {
-        group
-            .versions
-            .sort_by(|a, b| priority::compare_versions(a, b));
+        group.versions.sort_by(|a, b| compare_versions(a, b));
     }
     groups.sort_by(|a, b| {
         group_priority(&b.name)
@@ -132,9 +130,7 @@ pub fn resource_list(rows: &Snapshot, group: &str, version: &str) -> Option<Valu
     let mut resources = Vec::new();
     for (row, served) in found {
         resources.push(resource_document(row));
-        let mut subresources: Vec<&SubresourceDef> = row.subresources.iter().collect();
-        subresources.sort_by(|a, b| a.name.cmp(&b.name));
-        for subresource in subresources {
+        for subresource in subresources(row) {
             resources.push(subresource_document(row, served, subresource));
         }
     }
@@ -146,13 +142,30 @@ pub fn resource_list(rows: &Snapshot, group: &str, version: &str) -> Option<Valu
     }))
 }
 
+/// By name; those of custom resources in their own order.
+fn subresources(row: &ResourceDef) -> Vec<&SubresourceDef> {
+    let mut all: Vec<&SubresourceDef> = row.subresources.iter().collect();
+    if !row.is_custom() {
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    all
+}
+
+/// By name; those of custom resources in their own order.
+fn verbs_of(row: &ResourceDef) -> Vec<&'static str> {
+    if row.is_custom() {
+        return row.verbs.iter().map(|verb| verb.as_str()).collect();
+    }
+    verbs(&row.verbs)
+}
+
 fn resource_document(row: &ResourceDef) -> Value {
     let mut document = json!({
         "name": row.plural,
         "singularName": row.singular,
         "namespaced": row.is_namespaced(),
         "kind": row.kind,
-        "verbs": verbs(&row.verbs),
+        "verbs": verbs_of(row),
     });
     if !row.short_names.is_empty() {
         document["shortNames"] = json!(row.short_names);
@@ -243,13 +256,17 @@ fn aggregated_group(rows: &Snapshot, group: &Group) -> Value {
 }
 
 fn aggregated_resource(row: &ResourceDef, served: &ServedVersion) -> Value {
-    let own_kind = json!({"group": "", "version": "", "kind": row.kind});
+    let own_kind = if row.is_custom() {
+        json!({"group": served.group, "version": served.version, "kind": row.kind})
+    } else {
+        json!({"group": "", "version": "", "kind": row.kind})
+    };
     let mut document = json!({
         "resource": row.plural,
         "responseKind": own_kind,
         "scope": if row.is_namespaced() { "Namespaced" } else { "Cluster" },
         "singularResource": row.singular,
-        "verbs": verbs(&row.verbs),
+        "verbs": verbs_of(row),
     });
     if !row.short_names.is_empty() {
         document["shortNames"] = json!(row.short_names);
@@ -257,9 +274,7 @@ fn aggregated_resource(row: &ResourceDef, served: &ServedVersion) -> Value {
     if !row.categories.is_empty() {
         document["categories"] = json!(row.categories);
     }
-    let mut subresources: Vec<&SubresourceDef> = row.subresources.iter().collect();
-    subresources.sort_by(|a, b| a.name.cmp(&b.name));
-    let subresources: Vec<Value> = subresources
+    let subresources: Vec<Value> = subresources(row)
         .into_iter()
         .map(|subresource| {
             let kind = match &subresource.kind {

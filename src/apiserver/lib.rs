@@ -4,6 +4,8 @@ pub mod admission;
 pub mod allocate;
 pub mod auth;
 pub mod bootstrap;
+pub(crate) mod conditions;
+pub(crate) mod custom;
 pub mod discovery;
 pub mod encryption;
 pub mod health;

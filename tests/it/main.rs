@@ -5,6 +5,7 @@ mod abuse;
 mod churn;
 mod clients;
 mod crash;
+mod custom;
 mod faults;
 mod fuzz;
 mod install;

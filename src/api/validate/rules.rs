@@ -6,6 +6,7 @@ use super::{
     access, admission, certificate, core, flow, job, network, pod, pod_update, scaling, service,
     storage, various, warning, workload,
 };
+use crate::custom::definition;
 use crate::field::ErrorList;
 use crate::strategy::Context;
 
@@ -249,6 +250,13 @@ const BUDGET: Rules = Rules {
     ..Rules::of(scaling::budget)
 };
 
+const DEFINITION: Rules = Rules {
+    warnings: definition::warnings,
+    ..Rules::with(definition::create, |new, old, errors| {
+        definition::update(new, old, errors);
+    })
+};
+
 const INGRESS: Rules = Rules::all(
     network::ingress_create,
     |new, _, errors| network::ingress(new, errors),
@@ -308,6 +316,11 @@ const RULES: &[(&str, &str, &Rules)] = &[
             warnings: warning::service_account,
             ..Rules::NONE
         },
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        &DEFINITION,
     ),
     (
         ADMISSION,

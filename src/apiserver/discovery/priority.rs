@@ -1,7 +1,5 @@
 //! The order of groups and versions.
 
-use std::cmp::Ordering;
-
 /// Groups of ours with the priority that upstream gives them; all others come after.
 const GROUPS: &[(&str, i32)] = &[
     ("apiregistration.k8s.io", 20000),
@@ -45,47 +43,5 @@ pub fn version_priority(group: &str, version: &str) -> i32 {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
         _ => 15,
-    }
-}
-
-/// Best first: stable before beta before alpha, newer before older, then whatever is no version.
-pub fn compare_versions(a: &str, b: &str) -> Ordering {
-    match (rank(a), rank(b)) {
-        (Some(a), Some(b)) => b.cmp(&a),
-        (Some(_), None) => Ordering::Less,
-        (None, Some(_)) => Ordering::Greater,
-        (None, None) => a.cmp(b),
-    }
-}
-
-/// `(stability, major, minor)` of `v1`, `v1beta2` …
-fn rank(version: &str) -> Option<(u8, u64, u64)> {
-    let rest = version.strip_prefix('v')?;
-    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    let major = rest[..digits].parse().ok()?;
-    match &rest[digits..] {
-        "" => Some((2, major, 0)),
-        rest => {
-            let (stability, minor) = match rest.strip_prefix("beta") {
-                Some(minor) => (1, minor),
-                None => (0, rest.strip_prefix("alpha")?),
-            };
-            Some((stability, major, minor.parse().ok()?))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn order_of_versions() {
-        let mut versions = ["v1alpha1", "v2", "foo", "v1beta10", "v1", "v1beta2", "v10"];
-        versions.sort_by(|a, b| compare_versions(a, b));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]
-        );
     }
 }

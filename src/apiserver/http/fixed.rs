@@ -82,7 +82,9 @@ pub(super) fn answer(
         },
         ["api", version] => resource_list(request.headers(), context, &rows, "", version),
         ["apis", group, version] => {
-            if discovery::group(&rows, group).is_none() {
+            if discovery::group(&rows, group).is_none()
+                || super::resource::is_unserved(front, group, version)
+            {
                 return Ok(respond::page_not_found());
             }
             resource_list(request.headers(), context, &rows, group, version)

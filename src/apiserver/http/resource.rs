@@ -35,7 +35,7 @@ pub(super) async fn answer(
     context: Context,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
-    if !group_exists(front, &info.group) {
+    if !group_exists(front, &info.group) || is_unserved(front, &info.group, &info.version) {
         return Ok(respond::page_not_found());
     }
     let Some(place) = find(front, &context) else {
@@ -57,6 +57,23 @@ fn group_exists(front: &Front, group: &str) -> bool {
             row.versions
                 .iter()
                 .any(|version| version.served && version.group == group)
+        })
+}
+
+/// A version that no definition of this group serves.
+pub(super) fn is_unserved(front: &Front, group: &str, version: &str) -> bool {
+    let rows = front.config.registry.snapshot();
+    let mut of_group = rows
+        .rows()
+        .iter()
+        .filter(|row| row.group() == group)
+        .peekable();
+    of_group.peek().is_some()
+        && of_group.all(|row| {
+            row.is_custom()
+                && row
+                    .version(group, version)
+                    .is_none_or(|version| !version.served)
         })
 }
 
@@ -195,6 +212,7 @@ fn warnings(options: &Options, strict_errors: &[String], place: &Place) -> Warni
             .find(|(kind, _)| place.def.group().is_empty() && *place.def.kind == **kind)
             .map(|(_, text)| (*text).to_owned())
             .into_iter()
+            .chain(deprecated_version(place))
             .collect(),
         on_refusal: if mode == "Warn" {
             strict_errors.to_vec()
@@ -202,6 +220,11 @@ fn warnings(options: &Options, strict_errors: &[String], place: &Place) -> Warni
             Vec::new()
         },
     }
+}
+
+fn deprecated_version(place: &Place) -> Option<String> {
+    let custom = place.def.custom.as_ref()?;
+    custom.of(&place.served.version)?.deprecation.clone()
 }
 
 /// Kinds of the core group that every answer warns of.
@@ -345,7 +368,12 @@ fn render(
 ) -> Result<Response<Body>, Status> {
     let expected = expected(place);
     let now = jiff::Timestamp::now();
-    let source = TableSource::new(&place.def, expected.group, expected.kind, now);
+    let own = place
+        .subresource
+        .as_ref()
+        .is_none_or(|sub| sub.kind.is_none());
+    let version = own.then_some(&place.served);
+    let source = TableSource::new(&place.def, version, (expected.group, expected.kind), now);
     match reply {
         Reply::Object {
             code,

@@ -217,7 +217,7 @@ fn assemble(
         "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{},\"items\":[",
         serde_json::Value::from(kind),
         serde_json::Value::from(api_version),
-        list_metadata(list)
+        assembled_metadata(list, form)
     )
     .into_bytes();
     let size: usize = items.all.iter().map(|item| item.len() + 1).sum();
@@ -304,6 +304,16 @@ impl Iterator for Chunks {
         }
         Some(chunk.into())
     }
+}
+
+/// Lists of custom resources always say how they go on.
+fn assembled_metadata(list: &List, form: &Form) -> serde_json::Value {
+    let mut metadata = list_metadata(list);
+    let custom = !form.bare_items && form.negotiated.transform.is_none();
+    if custom && metadata.get("continue").is_none() {
+        metadata["continue"] = "".into();
+    }
+    metadata
 }
 
 pub(super) fn list_metadata(list: &List) -> serde_json::Value {

@@ -1,7 +1,12 @@
 //! `as=Table`: lists and objects as rows for people.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sampan_api::ResourceDef;
+use sampan_api::custom::columns::CustomColumn;
+use sampan_api::registry::ServedVersion;
+use sampan_api::schema::CustomSchema;
 use sampan_api::table::{Column, Printer, printer};
 use sampan_client::List;
 use serde_json::{Value, json};
@@ -28,31 +33,55 @@ impl IncludeObject {
 }
 
 /// Where a resource's columns come from.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct TableSource {
     printer: &'static Printer,
+    /// A definition that says itself how its objects are shown, and which version.
+    custom: Option<(Arc<CustomSchema>, String)>,
     now: jiff::Timestamp,
 }
 
 impl TableSource {
-    /// `group` and `kind` are those of the objects that are shown: a subresource may have its own.
-    pub fn new(def: &ResourceDef, group: &str, kind: &str, now: jiff::Timestamp) -> Self {
+    /// `kind` is that of the objects that are shown: a subresource may have its own, and then no version.
+    pub fn new(
+        def: &ResourceDef,
+        version: Option<&ServedVersion>,
+        kind: (&str, &str),
+        now: jiff::Timestamp,
+    ) -> Self {
         Self {
-            printer: printer(group, kind, def.is_custom()),
+            printer: printer(kind.0, kind.1, def.is_custom() && version.is_some()),
+            custom: def
+                .custom
+                .clone()
+                .zip(version.map(|version| version.version.to_string())),
             now,
         }
     }
 
+    /// Columns that the definition asks for; none if it leaves that to us.
+    fn own_columns(&self) -> &[CustomColumn] {
+        let version = self
+            .custom
+            .as_ref()
+            .and_then(|(custom, version)| custom.of(version));
+        version.map_or(&[], |version| &version.columns)
+    }
+
     /// The same at another time.
     #[must_use]
-    pub fn at(self, now: jiff::Timestamp) -> Self {
-        Self { now, ..self }
+    pub fn at(&self, now: jiff::Timestamp) -> Self {
+        Self {
+            now,
+            ..self.clone()
+        }
     }
 
     #[cfg(test)]
     pub fn plain() -> Self {
         Self {
             printer: printer("", "ConfigMap", false),
+            custom: None,
             now: jiff::Timestamp::UNIX_EPOCH,
         }
     }
@@ -113,13 +142,34 @@ fn columns(source: &TableSource) -> Value {
             "priority": i32::from(column.wide),
         })
     };
-    source.printer.columns().iter().map(describe).collect()
+    let own = source.own_columns();
+    if own.is_empty() {
+        return source.printer.columns().iter().map(describe).collect();
+    }
+    let name = json!({"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0});
+    let own = own.iter().map(|column| {
+        json!({
+            "name": column.name,
+            "type": column.kind,
+            "format": column.format,
+            "description": column.description,
+            "priority": column.priority,
+        })
+    });
+    std::iter::once(name).chain(own).collect()
 }
 
 fn append_row(out: &mut Vec<u8>, item: &Bytes, source: &TableSource, form: &Form, version: &str) {
     // What the cache holds is valid; a row without cells would still be an answer.
     let object: Value = serde_json::from_slice(item).unwrap_or_default();
-    let cells = source.printer.cells(&object, source.now);
+    let own = source.own_columns();
+    let cells = if own.is_empty() {
+        source.printer.cells(&object, source.now)
+    } else {
+        let name = sampan_api::meta::text(&object, &["metadata", "name"]);
+        let cells = own.iter().map(|column| column.cell(&object, source.now));
+        std::iter::once(Value::from(name)).chain(cells).collect()
+    };
     out.extend_from_slice(b"{\"cells\":");
     out.extend_from_slice(Value::from(cells).to_string().as_bytes());
     if let Some(conditions) = source.printer.conditions(&object) {

@@ -14,9 +14,11 @@ use super::Plain;
 use crate::registry::call::Call;
 use crate::registry::codec;
 use crate::registry::hooks::Subresource;
-use crate::registry::server::ApiServer;
+use crate::registry::server::{ANY, ApiServer};
 use crate::registry::write::{MODIFIED, Source};
 use crate::request::{ApiRequest, Reply};
+
+mod owners;
 
 const GROUP: &str = "autoscaling";
 
@@ -29,6 +31,7 @@ impl Subresource for Scale {
             ("apps", "deployments", "scale"),
             ("apps", "replicasets", "scale"),
             ("apps", "statefulsets", "scale"),
+            (ANY, ANY, "scale"),
         ]
     }
 
@@ -42,15 +45,18 @@ impl Subresource for Scale {
             let mut plain =
                 Plain::new(server, def, request)?.only(&[Verb::Get, Verb::Update, Verb::Patch])?;
             if plain.call.verb == Verb::Get {
-                let scale = scale_of(&plain.current()?);
+                let scale = places(&plain.call).scale_of(&plain.current()?)?;
                 return Ok(plain.reply(200, &scale));
             }
+            let places = places(&plain.call);
             let mut source = Rescale {
                 change: change(&mut plain)?,
+                places,
             };
             let written = plain.call.update(&mut source).await?;
             let object = codec::parse(&written.bytes)?;
-            Ok(plain.reply(200, &scale_of(&object)))
+            let scale = source.places.scale_of(&object)?;
+            Ok(plain.reply(200, &scale))
         })
     }
 }
@@ -78,30 +84,82 @@ fn change(plain: &mut Plain) -> Result<Change, Status> {
     }
 }
 
-/// An object as its scale.
-pub(super) fn scale_of(object: &Value) -> Value {
-    let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {},
-        "spec": {}, "status": {"replicas": integer(object, &["status", "replicas"]).unwrap_or(0)}});
-    for key in [
-        "name",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-    ] {
-        let value = at(object, &["metadata", key]);
-        if !value.is_null() {
-            meta::set(&mut scale, &["metadata", key], value.clone());
+/// Where an object keeps what its scale shows.
+struct Places {
+    replicas: Vec<String>,
+    ready: Vec<String>,
+    /// A selector as text; built-in kinds have one in their spec instead.
+    selector: Option<Vec<String>>,
+    custom: bool,
+}
+
+fn steps(path: &str) -> Vec<String> {
+    path.trim_start_matches('.')
+        .split('.')
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Those of the kind; a definition names its own.
+fn places(call: &Call) -> Places {
+    let custom = call.def.custom.as_ref();
+    let scale = custom
+        .and_then(|custom| custom.of(&call.version.version))
+        .map(|version| &version.scale);
+    let path = |key: &str, usual: &str| match scale {
+        Some(scale) => steps(text(scale, &[key])),
+        None => steps(usual),
+    };
+    let selector = scale.map(|scale| text(scale, &["labelSelectorPath"]));
+    Places {
+        replicas: path("specReplicasPath", ".spec.replicas"),
+        ready: path("statusReplicasPath", ".status.replicas"),
+        selector: selector.filter(|path| !path.is_empty()).map(steps),
+        custom: custom.is_some(),
+    }
+}
+
+fn path(steps: &[String]) -> Vec<&str> {
+    steps.iter().map(String::as_str).collect()
+}
+
+impl Places {
+    /// An object as its scale.
+    fn scale_of(&self, object: &Value) -> Result<Value, Status> {
+        let replicas = integer(object, &path(&self.replicas));
+        if self.custom && replicas.is_none() {
+            let field = format!(".{}", self.replicas.join("."));
+            return Err(Status::internal(format!(
+                "the spec replicas field {field:?} does not exist"
+            )));
         }
+        let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {}, "spec": {},
+            "status": {"replicas": integer(object, &path(&self.ready)).unwrap_or(0)}});
+        for key in [
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+        ] {
+            let value = at(object, &["metadata", key]);
+            if !value.is_null() {
+                meta::set(&mut scale, &["metadata", key], value.clone());
+            }
+        }
+        if let Some(replicas) = replicas.filter(|count| *count != 0) {
+            meta::set(&mut scale, &["spec", "replicas"], replicas);
+        }
+        let selector = match &self.selector {
+            Some(steps) => text(object, &path(steps)).to_owned(),
+            None if self.custom => String::new(),
+            None => selector_text(at(object, &["spec", "selector"])),
+        };
+        if !selector.is_empty() {
+            meta::set(&mut scale, &["status", "selector"], selector);
+        }
+        Ok(scale)
     }
-    if let Some(replicas) = integer(object, &["spec", "replicas"]).filter(|count| *count != 0) {
-        meta::set(&mut scale, &["spec", "replicas"], replicas);
-    }
-    let selector = selector_text(at(object, &["spec", "selector"]));
-    if !selector.is_empty() {
-        meta::set(&mut scale, &["status", "selector"], selector);
-    }
-    scale
 }
 
 /// A selector as text; a plain map of labels selects these labels.
@@ -120,6 +178,7 @@ fn selector_text(selector: &Value) -> String {
 
 struct Rescale {
     change: Change,
+    places: Places,
 }
 
 impl Source for Rescale {
@@ -127,16 +186,28 @@ impl Source for Rescale {
         let Some(old) = old else {
             return Err(call.not_found(call.name()));
         };
-        let before = scale_of(old);
+        let before = self.places.scale_of(old)?;
+        let mut object = old.clone();
         let scale = match &self.change {
             Change::Put(scale) => scale.clone(),
+            Change::Patch(PatchType::Apply, config) => owners::apply(
+                call,
+                &mut object,
+                before.clone(),
+                config,
+                &self.places.replicas,
+            )?,
             Change::Patch(kind, patch) => patched(*kind, before.clone(), patch)?,
         };
-        check(&scale, &before, call)?;
-        let mut object = old.clone();
+        check(&scale, &before, call, &self.places)?;
         let replicas = integer(&scale, &["spec", "replicas"]).unwrap_or(0);
-        meta::set(&mut object, &["spec", "replicas"], replicas);
+        meta::set(&mut object, &path(&self.places.replicas), replicas);
         Ok(object)
+    }
+
+    /// Those of an apply are the applier's, and set with the rest.
+    fn tracks_fields(&self) -> bool {
+        matches!(self.change, Change::Patch(PatchType::Apply, _))
     }
 
     fn creates(&self) -> bool {
@@ -161,13 +232,22 @@ fn patched(kind: PatchType, mut scale: Value, patch: &Value) -> Result<Value, St
     Ok(scale)
 }
 
-fn check(scale: &Value, before: &Value, call: &Call) -> Result<(), Status> {
+fn check(scale: &Value, before: &Value, call: &Call, places: &Places) -> Result<(), Status> {
     let version = text(scale, &["metadata", "resourceVersion"]);
     if !version.is_empty() && version != text(before, &["metadata", "resourceVersion"]) {
         return Err(call.conflict(call.name(), MODIFIED));
     }
     let mut errors = ErrorList::new();
     let replicas = integer(scale, &["spec", "replicas"]).unwrap_or(0);
+    if replicas < 0 && places.custom {
+        let field = format!(".{}", places.replicas.join("."));
+        errors.invalid(
+            &Path::new(&field),
+            replicas,
+            "should be a non-negative integer",
+        );
+        return errors.into_result(call.def.group(), &call.def.kind, call.name());
+    }
     if replicas < 0 {
         let spec = Path::new("spec");
         errors.invalid(
@@ -187,7 +267,13 @@ mod tests {
     fn scales() {
         let deployment = json!({"metadata": {"name": "d", "labels": {"x": "y"}},
             "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}, "status": {"replicas": 1}});
-        let scale = scale_of(&deployment);
+        let places = Places {
+            replicas: steps(".spec.replicas"),
+            ready: steps(".status.replicas"),
+            selector: None,
+            custom: false,
+        };
+        let scale = places.scale_of(&deployment).unwrap_or_default();
         assert_eq!(scale["spec"], json!({"replicas": 2}));
         assert_eq!(scale["status"], json!({"replicas": 1, "selector": "app=a"}));
         assert_eq!(scale["metadata"], json!({"name": "d"}));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sampan_api::registry::ServedVersion;
 use sampan_api::resource::api_version;
 use sampan_api::schema::{self, DecodeError, SchemaRef};
-use sampan_api::{ResourceDef, Status, convert, defaults, meta};
+use sampan_api::{ResourceDef, Status, convert, custom, defaults, meta};
 use sampan_client::Body;
 use serde_json::Value;
 
@@ -28,7 +28,14 @@ pub fn decode(call: &mut Call) -> Result<Value, Status> {
         )));
     }
     check_type(call, &mut object)?;
-    let errors = std::mem::take(&mut call.strict_errors);
+    let mut errors = std::mem::take(&mut call.strict_errors);
+    if call.def.is_custom() {
+        // Which fields nobody knows is only known to the definition.
+        let unknown = to_storage(call, &mut object).map_err(Status::internal)?;
+        errors.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+        strictness(call, errors)?;
+        return Ok(object);
+    }
     strictness(call, errors)?;
     to_storage(call, &mut object)
         .map_err(|error| unfitting(call, &call.def.kind, &call.version.version, &error))?;
@@ -45,6 +52,9 @@ fn unfitting(call: &Call, kind: &str, version: &str, error: &dyn std::fmt::Displ
 /// Brings a tree of the request's version into stored form, defaulted. Unknown fields go;
 /// returns them.
 pub fn to_storage(call: &Call, object: &mut Value) -> Result<Vec<String>, DecodeError> {
+    if call.def.is_custom() {
+        return call.def.decode(&call.version, object);
+    }
     let mut unknown = Vec::new();
     if let Some(schema) = schema_of(&call.def, &call.version) {
         unknown = schema.decode(object)?;
@@ -77,11 +87,7 @@ pub fn fill(def: &ResourceDef, object: &mut Value) {
 
 pub fn schema_of(def: &ResourceDef, version: &ServedVersion) -> Option<SchemaRef> {
     match &def.custom {
-        Some(custom) => custom
-            .versions
-            .iter()
-            .find(|(name, _)| *name == *version.version)
-            .and_then(|(_, schema)| schema.clone()),
+        Some(custom) => custom.of(&version.version)?.schema.clone(),
         None => schema::of_kind(&version.group, &version.version, &def.kind).map(SchemaRef::Static),
     }
 }
@@ -153,6 +159,12 @@ pub fn strictness(call: &mut Call, errors: Vec<String>) -> Result<(), Status> {
 
 /// The defaults of the stored form; done again after mutating admission.
 pub fn default(def: &ResourceDef, object: &mut Value) {
+    if let Some(custom) = &def.custom {
+        if let Some(version) = custom.of(&custom.storage) {
+            custom::structural::default(&version.raw, object);
+        }
+        return;
+    }
     if let Some(schema) = schema_of(def, def.storage_version()) {
         defaults::apply(&schema, object);
     }
@@ -161,7 +173,7 @@ pub fn default(def: &ResourceDef, object: &mut Value) {
 
 /// The bytes a client of `version` sees.
 pub fn serve(def: &ResourceDef, version: &ServedVersion, bytes: &Bytes) -> Result<Bytes, Status> {
-    if version == def.storage_version() {
+    if version == def.storage_version() && (!def.is_custom() || has_version(bytes, version)) {
         return Ok(bytes.clone());
     }
     let mut object: Value = serde_json::from_slice(bytes).map_err(Status::internal)?;
@@ -174,6 +186,25 @@ pub fn serve(def: &ResourceDef, version: &ServedVersion, bytes: &Bytes) -> Resul
         Some(revision) => splice(&stored, revision),
         None => Bytes::from(stored),
     })
+}
+
+/// Objects of a custom resource stay as they were stored when another version becomes the stored one.
+fn has_version(bytes: &[u8], version: &ServedVersion) -> bool {
+    let mark = format!("\"apiVersion\":\"{}\"", version.api_version());
+    let head = &bytes[..bytes.len().min(VERSION_WITHIN)];
+    head.windows(mark.len()).any(|part| part == mark.as_bytes())
+}
+
+/// Where the version of a stored object stands at the latest: kinds and groups are short.
+const VERSION_WITHIN: usize = 1_024;
+
+/// The tree of a stored object, in the version that is stored now.
+pub fn current(def: &ResourceDef, bytes: &[u8]) -> Result<Value, Status> {
+    let mut object = parse(bytes)?;
+    if def.is_custom() {
+        convert::from_storage(def, def.storage_version(), &mut object);
+    }
+    Ok(object)
 }
 
 /// A tree as it would be served under a revision (0: none, as for what was never stored).

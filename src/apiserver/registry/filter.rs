@@ -133,14 +133,9 @@ fn unsupported(def: &ResourceDef, field: &str) -> String {
         {
             format!("field label not supported: {field}")
         }
+        _ if def.is_custom() => format!("field label not supported: {field}"),
         _ => {
-            let mut known = vec![
-                "\"metadata.name\"".to_owned(),
-                "\"metadata.namespace\"".to_owned(),
-            ];
-            if def.is_custom() {
-                known.extend(def.selectable.iter().map(|field| format!("{field:?}")));
-            }
+            let known = ["\"metadata.name\"", "\"metadata.namespace\""];
             format!(
                 "{field:?} is not a known field selector: only {}",
                 known.join(", ")

@@ -40,7 +40,9 @@ impl Field {
             .map(|name| {
                 let alias = ALIASES.iter().find(|(alias, _)| alias == name);
                 let path = alias.map_or_else(|| name.clone(), |(_, path)| Name::Borrowed(path));
-                let zero = schema.as_ref().map_or("", |schema| zero(schema, &path));
+                // What a custom object does not have is shown as an empty text, whatever its type.
+                let known = schema.as_ref().filter(|_| !def.is_custom());
+                let zero = known.map_or("", |schema| zero(schema, &path));
                 Self { path, zero }
             })
             .collect()

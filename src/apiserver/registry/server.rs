@@ -113,6 +113,9 @@ impl ObjectSource for Core {
 /// How long objects of volatile rows stay after they were last written.
 const EVENT_TTL: Duration = Duration::from_secs(3_600);
 
+/// Group and plural of subresources that any custom resource may have.
+pub const ANY: &str = "*";
+
 type SubresourceKey = (String, String, String);
 
 struct Inner {
@@ -122,6 +125,7 @@ struct Inner {
     subresources: HashMap<SubresourceKey, Arc<dyn Subresource>>,
     virtuals: HashMap<(String, String), Arc<dyn Virtual>>,
     reserves: HashMap<(String, String), Arc<dyn Reserve>>,
+    definitions: Arc<crate::custom::Changes>,
 }
 
 /// The pipeline; cheap to clone.
@@ -153,8 +157,10 @@ impl ApiServer {
                 ((group.to_owned(), plural.to_owned()), hook)
             })
             .collect();
+        let definitions = Arc::new(crate::custom::follow(&core));
         Self {
             inner: Arc::new(Inner {
+                definitions,
                 core,
                 authorizer,
                 admission: hooks.admission,
@@ -187,6 +193,11 @@ impl ApiServer {
 
     /// Starts what runs beside requests: objects of volatile rows expire.
     pub fn start_background(&self, shutdown: &Shutdown) {
+        let definitions = self.inner.definitions.clone();
+        let work = crate::custom::run(self.clone(), definitions, shutdown.clone());
+        drop(task::spawn("custom resource definitions", work));
+        let work = crate::conditions::run(self.clone(), shutdown.clone());
+        drop(task::spawn("conditions", work));
         for def in self.core().registry.snapshot().rows() {
             if def.volatile && def.is_stored() {
                 let work = expiry::run(
@@ -231,7 +242,11 @@ impl ApiServer {
                 def.plural.to_string(),
                 subresource.to_string(),
             );
-            if let Some(hook) = self.inner.subresources.get(&key).cloned() {
+            let hooks = &self.inner.subresources;
+            let any = (ANY.to_owned(), ANY.to_owned(), subresource.to_string());
+            let of_custom = hooks.get(&any).filter(|_| def.is_custom());
+            let hook = hooks.get(&key).or(of_custom).cloned();
+            if let Some(hook) = hook.filter(|_| def.subresource(&subresource).is_some()) {
                 return hook.handle(self.clone(), def, request).await;
             }
             let sub = def.subresource(&subresource).ok_or_else(no_such_resource)?;

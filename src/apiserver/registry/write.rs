@@ -226,7 +226,7 @@ impl Call {
         current: &Arc<Object>,
     ) -> Result<Option<Written>, Status> {
         let name = self.name().to_owned();
-        let old = codec::parse(&current.bytes)?;
+        let old = codec::current(&self.def, &current.bytes)?;
         let mut object = source.make(self, Some(&old))?;
         metadata::match_namespace(&mut object, self.object_namespace())?;
         metadata::match_name(&object, &name)?;

@@ -11,7 +11,7 @@ use crate::field::ErrorList;
 use crate::meta::{self, at, boolean, get, items, text};
 use crate::registry::{ResourceDef, Scope, ServedVersion, SubresourceDef};
 use crate::resource::{GroupVersionKind, Name, Verb};
-use crate::schema::{CustomSchema, CustomVersion};
+use crate::schema::{CustomSchema, CustomVersion, DecodeError};
 use crate::strategy::{self, Context, Strategy};
 
 pub mod columns;
@@ -160,6 +160,7 @@ fn custom_schema(definition: &Value, versions: &[&Value], group: &str, kind: &st
         uid: text(definition, &["metadata", "uid"]).to_owned(),
         generation: meta::integer(definition, &["metadata", "generation"]).unwrap_or(0),
         storage: storage.to_owned(),
+        by_webhook: text(definition, &["spec", "conversion", "strategy"]) == "Webhook",
         versions,
     }
 }
@@ -184,13 +185,17 @@ fn deprecation(version: &Value, all: &[&Value], group: &str, kind: &str) -> Opti
 }
 
 /// Brings an object into the form of a version: unknown fields go and are returned, defaults come.
-pub fn decode(custom: &CustomSchema, version: &str, object: &mut Value) -> Vec<String> {
+pub fn decode(
+    custom: &CustomSchema,
+    version: &str,
+    object: &mut Value,
+) -> Result<Vec<String>, DecodeError> {
     let Some(version) = custom.of(version) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    let unknown = structural::prune(&version.raw, object, true);
+    let unknown = structural::decode(&version.raw, object)?;
     structural::default(&version.raw, object);
-    unknown
+    Ok(unknown)
 }
 
 /// Brings an object into another version, which only changes what it is called and what is known.
@@ -293,6 +298,7 @@ mod tests {
         );
         let mut object =
             json!({"apiVersion": "g.example/v1", "kind": "Thing", "spec": {"x": 1}, "y": 1});
-        assert_eq!(decode(custom, "v1", &mut object), ["spec.x", "y"]);
+        assert_eq!(decode(custom, "v1", &mut object).unwrap(), ["spec.x", "y"]);
+        assert!(decode(custom, "v1", &mut json!({"metadata": {"name": true}})).is_err());
     }
 }

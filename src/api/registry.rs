@@ -160,7 +160,7 @@ impl ResourceDef {
         object: &mut Value,
     ) -> Result<Vec<String>, DecodeError> {
         if let Some(custom) = &self.custom {
-            let unknown = crate::custom::decode(custom, &version.version, object);
+            let unknown = crate::custom::decode(custom, &version.version, object)?;
             convert::to_storage(self, version, object);
             return Ok(unknown);
         }

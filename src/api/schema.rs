@@ -236,6 +236,8 @@ pub struct CustomSchema {
     pub generation: i64,
     /// The version that is stored.
     pub storage: String,
+    /// Versions are converted by a webhook, not by their name alone.
+    pub by_webhook: bool,
     pub versions: Vec<CustomVersion>,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sampan_api::custom::{self, CLEANUP, names};
 use sampan_api::meta::{self, at, items, text};
 use sampan_api::resource::Target;
-use sampan_api::{Options, Reason, Status, UserInfo, Verb};
+use sampan_api::{Options, Reason, ResourceDef, Status, UserInfo, Verb};
 use sampan_client::{Body, Request};
 use sampan_util::shutdown::Shutdown;
 use sampan_util::task;
@@ -51,10 +51,11 @@ fn changed(core: &Core, change: &ObjectChange, sender: &UnboundedSender<String>)
     };
     match parse(&change.new) {
         Some(definition) => {
-            if let Some(row) = custom::row(&definition)
-                && !is_builtin(core, row.group(), &row.plural)
-            {
-                core.add_row(Arc::new(row));
+            if let Some(row) = custom::row(&definition) {
+                let before = core.row(row.group(), &row.plural);
+                if before.is_none_or(|before| before.is_custom() && !is_same(&before, &row)) {
+                    core.add_row(Arc::new(row));
+                }
             }
         }
         None => {
@@ -69,6 +70,18 @@ fn changed(core: &Core, change: &ObjectChange, sender: &UnboundedSender<String>)
     }
     // Nobody listens any more while the server stops.
     let _told = sender.send(change.name.clone());
+}
+
+/// Whether both rows say the same: most changes of a definition only concern its status.
+fn is_same(a: &ResourceDef, b: &ResourceDef) -> bool {
+    let state = |row: &ResourceDef| {
+        let custom = row.custom.as_ref();
+        custom.map(|custom| (custom.uid.clone(), custom.generation))
+    };
+    state(a) == state(b)
+        && a.verbs == b.verbs
+        && (&a.kind, &a.list_kind, &a.singular) == (&b.kind, &b.list_kind, &b.singular)
+        && (&a.short_names, &a.categories) == (&b.short_names, &b.categories)
 }
 
 /// A definition never takes the place of a resource of ours.
@@ -152,7 +165,7 @@ impl Keeper {
         }
     }
 
-    fn row(&self) -> Option<Arc<sampan_api::ResourceDef>> {
+    fn row(&self) -> Option<Arc<ResourceDef>> {
         self.server
             .core()
             .registry
@@ -266,7 +279,7 @@ impl Keeper {
         self.release(name).await;
     }
 
-    async fn delete_all(&self, row: &Arc<sampan_api::ResourceDef>) -> Result<(), Status> {
+    async fn delete_all(&self, row: &Arc<ResourceDef>) -> Result<(), Status> {
         let cache = &self.server.core().cache;
         let snapshot = cache.snapshot(&cache.bucket(row));
         let places: Vec<(Option<String>, String)> = snapshot

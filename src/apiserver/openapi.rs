@@ -16,6 +16,7 @@ use crate::discovery;
 use crate::http::Context;
 use crate::http::{negotiate, respond};
 
+mod custom;
 mod definitions;
 mod paths;
 
@@ -91,7 +92,7 @@ impl Documents {
             .iter()
             .filter(|row| row.version(group, version).is_some())
             .filter_map(|row| row.custom.as_ref())
-            .map(|custom| custom.uid.clone())
+            .map(|custom| format!("{} {}", custom.uid, custom.generation))
             .collect();
         Some(hash(&format!("{resources} {schemas:?}")))
     }
@@ -272,6 +273,34 @@ mod tests {
         let patch = &document["paths"][path]["patch"];
         assert_eq!(patch["x-kubernetes-action"], "patch");
         assert!(patch.to_string().contains("fieldValidation"));
+    }
+
+    #[test]
+    fn custom_resources() {
+        let schema = json!({"type": "object", "description": "A boat.", "properties": {"spec": {
+            "type": "object", "properties": {"oars": {"type": "integer", "description": "How many."},
+            "any": {"type": "object", "nullable": true, "properties": {"a": {"type": "string"}}}}}}});
+        let mut definition = json!({"metadata": {"uid": "u"}, "spec": {"group": "sea.example", "scope": "Namespaced",
+            "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+        definition["status"] =
+            sampan_api::custom::names::status(&definition, &[], jiff::Timestamp::UNIX_EPOCH)
+                .unwrap();
+        let registry = Registry::builtin();
+        registry.insert(Arc::new(sampan_api::custom::row(&definition).unwrap()));
+        let rows = registry.snapshot();
+        let document = document_v3(&rows, "sea.example", "v1");
+        let schemas = &document["components"]["schemas"];
+        check_references(&document, schemas, "#/components/schemas/");
+        let boat = &schemas["example.sea.v1.Boat"];
+        assert_eq!(boat["description"], "A boat.");
+        assert_eq!(boat["x-kubernetes-group-version-kind"][0]["kind"], "Boat");
+        let spec = |boat: &Value| boat["properties"]["spec"]["properties"].clone();
+        assert_eq!(spec(boat)["oars"]["description"], "How many.");
+        assert!(spec(boat)["any"]["properties"].is_object());
+        let document = document_v2(&rows);
+        let boat = &document["definitions"]["example.sea.v1.Boat"];
+        assert_eq!(spec(boat)["any"], json!({}));
     }
 
     #[test]

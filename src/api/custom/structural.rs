@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use crate::meta::{boolean, get};
-use crate::schema;
+use crate::schema::{self, DecodeError};
 
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
@@ -13,19 +13,32 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 /// Members that an object of its own always may have.
 const OBJECT: &[&str] = &["apiVersion", "kind", "metadata"];
 
-/// Drops fields that nothing knows and returns their paths. `root` has metadata whatever the schema says.
+/// Drops fields that nothing knows and returns their paths. `root` has metadata whatever the schema says; metadata
+/// that is none is left as it is.
 pub fn prune(schema: &Value, value: &mut Value, root: bool) -> Vec<String> {
+    pruned(schema, value, root).unknown
+}
+
+/// The same; metadata that is none is refused.
+pub fn decode(schema: &Value, value: &mut Value) -> Result<Vec<String>, DecodeError> {
+    let pruner = pruned(schema, value, true);
+    pruner.fault.map_or(Ok(pruner.unknown), Err)
+}
+
+fn pruned(schema: &Value, value: &mut Value, root: bool) -> Pruner {
     let mut pruner = Pruner {
         path: String::new(),
         unknown: Vec::new(),
+        fault: None,
     };
     pruner.value(schema, value, root);
-    pruner.unknown
+    pruner
 }
 
 struct Pruner {
     path: String,
     unknown: Vec<String>,
+    fault: Option<DecodeError>,
 }
 
 impl Pruner {
@@ -72,20 +85,21 @@ impl Pruner {
         });
     }
 
-    /// Metadata has the type it has everywhere; what does not fit is told by its own check.
+    /// Metadata has the type it has everywhere.
     fn metadata(&mut self, metadata: &mut Value) {
         let Some(schema) = schema::by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
         else {
             return;
         };
         let mut decoded = metadata.clone();
-        if let Ok(unknown) = schema.decode(&mut decoded) {
-            self.unknown.extend(
-                unknown
-                    .into_iter()
-                    .map(|path| format!("{}.{path}", self.path)),
-            );
-            *metadata = decoded;
+        match schema.decode(&mut decoded) {
+            Ok(unknown) => {
+                let place = &self.path;
+                let paths = unknown.into_iter().map(|path| format!("{place}.{path}"));
+                self.unknown.extend(paths);
+                *metadata = decoded;
+            }
+            Err(fault) => self.fault = self.fault.take().or(Some(fault)),
         }
     }
 }

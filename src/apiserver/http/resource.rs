@@ -244,13 +244,14 @@ fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Re
         protobuf: !place.def.is_custom(),
         transforms: true,
     };
-    let negotiated = negotiate::negotiate(headers, &context.query, offer)?;
+    let negotiated = negotiate::negotiate(headers, &context.query, offer);
+    // What a definition knows is found out late, and then told in these words.
+    let negotiated = negotiated.map_err(|status| match place.def.is_custom() {
+        true => no_such_form(),
+        false => status,
+    })?;
     if negotiated.transform.is_some() && !place.def.is_stored() {
-        return Err(Status::new(
-            sampan_api::Reason::NotAcceptable,
-            "only the following media types are accepted: application/json, application/yaml, \
-             application/vnd.kubernetes.protobuf",
-        ));
+        return Err(no_such_form());
     }
     let accepts_gzip = headers
         .get(ACCEPT_ENCODING)
@@ -262,6 +263,14 @@ fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Re
         include_object: IncludeObject::parse(context.query.first("includeObject")),
         bare_items: !place.def.is_custom(),
     })
+}
+
+fn no_such_form() -> Status {
+    Status::new(
+        sampan_api::Reason::NotAcceptable,
+        "only the following media types are accepted: application/json, application/yaml, \
+         application/vnd.kubernetes.protobuf",
+    )
 }
 
 fn target(context: &Context, place: &Place) -> Target {

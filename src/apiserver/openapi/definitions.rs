@@ -7,7 +7,7 @@ use sampan_api::schema::{self, Field, List, ListKind, Or, Schema, Shape, Struct}
 use sampan_api::{ResourceDef, resource};
 use serde_json::{Map, Value, json};
 
-use super::Flavor;
+use super::{Flavor, custom};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
@@ -91,18 +91,13 @@ impl Definitions {
             return name;
         }
         self.done.insert(name.clone(), None);
-        let schema = row
+        let version = row
             .custom
             .as_ref()
-            .and_then(|custom| custom.version(&served.version));
-        let mut definition = match schema {
-            Some(schema) => self.inline(schema),
-            None => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
-        };
+            .and_then(|custom| custom.of(&served.version));
         let metadata = self.meta("ObjectMeta");
-        definition["properties"]["apiVersion"] = json!({"type": "string"});
-        definition["properties"]["kind"] = json!({"type": "string"});
-        definition["properties"]["metadata"] = metadata;
+        let raw = version.map_or(&Value::Null, |version| &version.raw);
+        let definition = custom::root(raw, &metadata, self.flavor);
         self.done.insert(name.clone(), Some(definition));
         name
     }

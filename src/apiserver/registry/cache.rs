@@ -77,6 +77,8 @@ pub struct Bucket {
     state: Mutex<State>,
     /// The revision of the last change; wakes watches.
     changed: watch::Sender<Revision>,
+    /// Counts the rows that have stood for this resource: a watch belongs to one.
+    epoch: AtomicU64,
 }
 
 /// An old state, for the pages of lists that began with it.
@@ -114,7 +116,18 @@ impl Bucket {
                 ..State::default()
             }),
             changed: watch::Sender::new(0),
+            epoch: AtomicU64::new(0),
         }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The row has changed or is gone: watches end.
+    pub fn end_watches(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.changed.send_modify(|_| ());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -31,7 +31,8 @@ pub fn decode(call: &mut Call) -> Result<Value, Status> {
     let mut errors = std::mem::take(&mut call.strict_errors);
     if call.def.is_custom() {
         // Which fields nobody knows is only known to the definition.
-        let unknown = to_storage(call, &mut object).map_err(Status::internal)?;
+        let unknown = to_storage(call, &mut object)
+            .map_err(|error| unfitting(call, &call.def.kind, &call.version.version, &error))?;
         errors.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
         strictness(call, errors)?;
         return Ok(object);

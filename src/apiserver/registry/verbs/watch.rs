@@ -59,7 +59,10 @@ pub async fn run(call: Call) -> Result<Reply, Status> {
     };
     let now = Instant::now();
     let bookmarks = call.options.allow_watch_bookmarks;
+    let epoch = bucket.epoch();
+    let done = call.def.is_custom() && !is_served(&call);
     let watch = Watch {
+        epoch,
         changes: bucket.subscribe(),
         position: from,
         shown: 0,
@@ -71,7 +74,7 @@ pub async fn run(call: Call) -> Result<Reply, Status> {
         ready: VecDeque::new(),
         deadline: now + timeout,
         bookmark: bookmarks.then_some(now + BOOKMARK_EVERY),
-        done: false,
+        done,
         bucket,
         cache,
         filter,
@@ -84,6 +87,13 @@ pub async fn run(call: Call) -> Result<Reply, Status> {
             Some((item, watch))
         },
     ))))
+}
+
+/// Whether the row that the request was resolved to still stands.
+fn is_served(call: &Call) -> bool {
+    let resource = call.def.gvr(&call.version);
+    let row = call.server.core().registry.by_gvr(&resource);
+    row.is_some_and(|row| Arc::ptr_eq(&row, &call.def))
 }
 
 /// The objects that were there when the watch began, still to be shown.
@@ -101,6 +111,7 @@ struct Watch {
     bucket: Arc<Bucket>,
     cache: Arc<Cache>,
     changes: watch::Receiver<Revision>,
+    epoch: u64,
     /// Everything up to here has been looked at.
     position: Revision,
     /// The newest revision the watcher has been told.
@@ -128,6 +139,8 @@ impl Watch {
             };
             match advanced {
                 Ok(true) => tokio::task::coop::consume_budget().await,
+                // The row has changed or is gone; whoever wants to goes on with a new watch.
+                Ok(false) if self.bucket.epoch() != self.epoch => self.done = true,
                 Ok(false) => self.pause().await,
                 Err(status) => {
                     self.done = true;

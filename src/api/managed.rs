@@ -272,14 +272,14 @@ fn merge(
     let mut managers = managers.clone();
     let merged = typed::merge(schema, live, config);
     let before = managers.find(&identity).map(|entry| entry.set.clone());
-    let own = typed::to_set(schema, config)
-        .recursive_difference(&reset_fields(write.reset))
-        .difference(&unowned());
-    managers.replace(&identity, own, write.api_version);
+    let own = typed::to_set(schema, config).recursive_difference(&reset_fields(write.reset));
+    // While fields are taken away, name and namespace are among those that are owned: metadata stays.
+    managers.replace(&identity, own.clone(), write.api_version);
     let object = match before {
         Some(last) if !last.is_empty() => prune(schema, merged, &managers, &last),
         _ => merged,
     };
+    managers.replace(&identity, own.difference(&unowned()), write.api_version);
     let mut comparison = typed::compare(schema, live, &object);
     let reset = reset_fields(write.reset);
     comparison.changed = comparison.changed.recursive_difference(&reset);

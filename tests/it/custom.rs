@@ -1,7 +1,8 @@
-//! Custom resources by kubectl: defined, checked, completed, shown, scaled, kept over a restart, and gone with their
-//! definition or their namespace.
+//! Custom resources by kubectl: defined, checked, completed, shown, scaled, owned, kept over a restart, and gone with
+//! their definition or their namespace.
 
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use crate::support::process::ControlPlane;
 use crate::support::{attempt, eventually, output, run};
@@ -21,19 +22,30 @@ spec:
     subresources:
       status: {}
       scale: {specReplicasPath: .spec.oars, statusReplicasPath: .status.oars}
+    selectableFields: [{jsonPath: .spec.name}]
     additionalPrinterColumns:
     - {name: Oars, type: integer, jsonPath: .spec.oars}
     - {name: Ready, type: string, jsonPath: '.status.conditions[?(@.type=="Ready")].status'}
     schema:
       openAPIV3Schema:
         type: object
+        description: A boat floats.
         properties:
           spec:
             type: object
             properties:
-              oars: {type: integer, minimum: 1, maximum: 40, default: 2}
+              oars: {type: integer, minimum: 1, maximum: 40, default: 2, description: Two at a time.}
               name: {type: string, pattern: '^[a-z]+$'}
+              flags: {type: array, x-kubernetes-list-type: set, items: {type: string}}
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
+  - name: v1beta1
+    served: true
+    storage: false
+    deprecated: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties: {spec: {type: object, properties: {name: {type: string}}}}
 "#;
 
 fn boat(name: &str, spec: &str) -> String {
@@ -42,25 +54,38 @@ fn boat(name: &str, spec: &str) -> String {
     )
 }
 
-/// What kubectl says of a manifest that it must not get through.
-fn refusal(plane: &ControlPlane, manifest: &str) -> String {
-    let file = plane.sampan.data_dir.with_file_name("refused.yaml");
+/// `kubectl apply` of a manifest with further arguments.
+fn apply(plane: &ControlPlane, manifest: &str, arguments: &[&str]) -> std::process::Output {
+    let file = plane.sampan.data_dir.with_file_name("boat.yaml");
     std::fs::write(&file, manifest).unwrap();
-    let found =
-        output(
-            &mut plane
-                .sampan
-                .kubectl_args(&["apply", "-f", &file.display().to_string()]),
-        );
+    let path = file.display().to_string();
+    let all = [&["apply", "-f", &path], arguments].concat();
+    output(&mut plane.sampan.kubectl_args(&all))
+}
+
+/// What kubectl says of a manifest that it must not get through.
+fn refusal(plane: &ControlPlane, manifest: &str, arguments: &[&str]) -> String {
+    let found = apply(plane, manifest, arguments);
     assert!(!found.status.success(), "taken: {manifest}");
     String::from_utf8_lossy(&found.stderr).into_owned()
 }
 
-fn define(plane: &ControlPlane) {
+fn must_apply(plane: &ControlPlane, manifest: &str, arguments: &[&str]) {
+    let found = apply(plane, manifest, arguments);
+    let words = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert!(found.status.success(), "{words}");
+}
+
+/// Defines and returns how long it took until the kind was served.
+fn define(plane: &ControlPlane) -> Duration {
     plane.sampan.apply(DEFINITION);
-    run(&mut plane
-        .sampan
-        .kubectl("wait --for=condition=Established --timeout=20s crd/boats.example.test"));
+    let since = Instant::now();
+    text(
+        plane,
+        "wait --for=condition=Established --timeout=20s crd/boats.example.test",
+    );
+    text(plane, "get --raw /apis/example.test/v1/boats");
+    since.elapsed()
 }
 
 fn text(plane: &ControlPlane, arguments: &str) -> String {
@@ -70,20 +95,11 @@ fn text(plane: &ControlPlane, arguments: &str) -> String {
 #[test]
 fn a_definition_is_served_like_any_other_kind() {
     let mut plane = ControlPlane::start(&["--disable-scheduler"]);
-    define(&plane);
-    plane.sampan.apply(&boat("sampan", "name: san"));
-    let unknown = refusal(&plane, &boat("bad", "sails: 3"));
-    assert!(
-        unknown.contains("unknown field \"spec.sails\""),
-        "{unknown}"
-    );
-    let wrong = refusal(&plane, &boat("bad", "oars: 41, name: A"));
-    for words in [
-        "should be less than or equal to 40",
-        "should match '^[a-z]+$'",
-    ] {
-        assert!(wrong.contains(words), "{wrong}");
-    }
+    let served = define(&plane);
+    let first = ["--server-side", "--field-manager=first"];
+    must_apply(&plane, &boat("sampan", "name: san, flags: [red]"), &first);
+    let refusals = refuses_what_does_not_fit(&plane);
+    is_owned_field_by_field(&plane);
     let patch = r#"{"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#;
     run(&mut plane.sampan.kubectl_args(&[
         "patch",
@@ -98,20 +114,11 @@ fn a_definition_is_served_like_any_other_kind() {
     plane.sampan.terminate();
     plane.start_again();
     plane.wait_ready();
-    let table = text(&plane, "get bt");
-    let cells: Vec<Vec<&str>> = table
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    assert_eq!(cells, [["NAME", "OARS", "READY"], ["sampan", "4", "True"]]);
-    let explained = text(&plane, "explain boats.spec");
-    assert!(explained.contains("oars"), "{explained}");
-    let applied = text(&plane, "get boat sampan -o jsonpath={.metadata.generation}");
-    assert_eq!(applied, "2", "created and scaled");
+    is_shown(&plane);
+    has_two_versions(&plane);
+    goes_with_its_owner(&plane);
     goes_with_its_namespace(&plane);
-    text(&plane, "delete crd boats.example.test --timeout=30s");
-    let gone = output(&mut plane.sampan.kubectl("get boats"));
-    assert!(!gone.status.success());
+    let ended = goes_with_its_definition(&plane);
     define(&plane);
     assert_eq!(
         text(&plane, "get boats -o name"),
@@ -119,15 +126,108 @@ fn a_definition_is_served_like_any_other_kind() {
         "objects do not come back with their definition"
     );
     println!(
-        "custom resources: defined, 2 kinds of refusals, status, scale, columns, a restart, 2 ways to go"
+        "custom resources: served within {} ms, {refusals} kinds of refusals, 2 field managers, status, scale, columns, \
+         selectors, explained, 2 versions, a restart, 3 ways to go, a watch that ended {} ms after its definition",
+        served.as_millis(),
+        ended.as_millis()
     );
+}
+
+fn refuses_what_does_not_fit(plane: &ControlPlane) -> usize {
+    let all: &[(&str, &[&str], &[&str])] = &[
+        ("sails: 3", &[], &["unknown field \"spec.sails\""]),
+        (
+            "oars: 41, name: A",
+            &[],
+            &[
+                "spec.oars in body should be less than or equal to 40",
+                "spec.name in body should match '^[a-z]+$'",
+            ],
+        ),
+        ("oars: many", &[], &["must be of type integer"]),
+        ("flags: [x, x]", &[], &["Duplicate value: \"x\""]),
+    ];
+    for (spec, arguments, words) in all {
+        let found = refusal(plane, &boat("bad", spec), arguments);
+        for word in *words {
+            assert!(found.contains(word), "{found}");
+        }
+    }
+    let warned = apply(
+        plane,
+        &boat("odd", "sails: 3"),
+        &["--validate=warn", "--dry-run=server"],
+    );
+    let words = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(
+        warned.status.success() && words.contains("Warning: unknown field \"spec.sails\""),
+        "{words}"
+    );
+    all.len()
+}
+
+fn is_owned_field_by_field(plane: &ControlPlane) {
+    let own = ["--server-side", "--field-manager=second"];
+    must_apply(plane, &boat("sampan", "flags: [blue]"), &own);
+    let flags = text(plane, "get boat sampan -o jsonpath={.spec.flags}");
+    assert_eq!(flags, r#"["red","blue"]"#, "elements of a set add up");
+    let conflict = refusal(plane, &boat("sampan", "name: other"), &own);
+    assert!(conflict.contains("conflict with"), "{conflict}");
+}
+
+fn is_shown(plane: &ControlPlane) {
+    let table = text(plane, "get bt");
+    let cells: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(cells, [["NAME", "OARS", "READY"], ["sampan", "4", "True"]]);
+    let generation = text(plane, "get boat sampan -o jsonpath={.metadata.generation}");
+    assert_eq!(generation, "3", "created, applied and scaled");
+    for (words, count) in [("san", 1), ("sun", 0)] {
+        let found = text(
+            plane,
+            &format!("get boats -o name --field-selector spec.name={words}"),
+        );
+        assert_eq!(found.lines().count(), count, "{found}");
+    }
+    let explained = text(plane, "explain boats.spec");
+    assert!(explained.contains("Two at a time."), "{explained}");
+    let all = text(plane, "get all -o name");
+    assert!(all.contains("boat.example.test/sampan"), "{all}");
+}
+
+fn has_two_versions(plane: &ControlPlane) {
+    let old = output(
+        &mut plane
+            .sampan
+            .kubectl("get boats.v1beta1.example.test sampan -o jsonpath={.apiVersion}{.spec}"),
+    );
+    let (shown, words) = (
+        String::from_utf8_lossy(&old.stdout).into_owned(),
+        String::from_utf8_lossy(&old.stderr).into_owned(),
+    );
+    assert_eq!(shown, r#"example.test/v1beta1{"name":"san"}"#);
+    assert!(
+        words.contains("example.test/v1beta1 Boat is deprecated; use example.test/v1 Boat"),
+        "{words}"
+    );
+}
+
+fn goes_with_its_owner(plane: &ControlPlane) {
+    text(plane, "create configmap owner");
+    let uid = text(plane, "get configmap owner -o jsonpath={.metadata.uid}");
+    let owned = format!(
+        "apiVersion: example.test/v1\nkind: Boat\nmetadata:\n  name: owned\n  ownerReferences: [{{apiVersion: v1, kind: ConfigMap, name: owner, uid: {uid}}}]\n"
+    );
+    must_apply(plane, &owned, &[]);
+    text(plane, "delete configmap owner");
+    text(plane, "wait --for=delete boat/owned --timeout=20s");
 }
 
 fn goes_with_its_namespace(plane: &ControlPlane) {
     text(plane, "create namespace harbour");
-    let file = plane.sampan.data_dir.with_file_name("harbour.yaml");
-    std::fs::write(&file, boat("guest", "oars: 1")).unwrap();
-    text(plane, &format!("apply -n harbour -f {}", file.display()));
+    must_apply(plane, &boat("guest", "oars: 1"), &["-n", "harbour"]);
     text(plane, "delete namespace harbour --timeout=60s");
     eventually("only one boat is left", Duration::from_secs(10), || {
         let left = attempt(&mut plane.sampan.kubectl("get boats -A -o name"))?;
@@ -137,4 +237,24 @@ fn goes_with_its_namespace(plane: &ControlPlane) {
             Err(left)
         }
     });
+}
+
+/// How long after the definition's end a watch of its objects ended.
+fn goes_with_its_definition(plane: &ControlPlane) -> Duration {
+    let mut watch = plane
+        .sampan
+        .kubectl("get --raw /apis/example.test/v1/boats?watch=1&timeoutSeconds=60");
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    text(plane, "delete crd boats.example.test --timeout=30s");
+    let since = Instant::now();
+    let seen = loop {
+        if watch.try_wait().unwrap().is_some() {
+            break since.elapsed();
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "a watch goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let gone = output(&mut plane.sampan.kubectl("get boats"));
+    assert!(!gone.status.success());
+    seen
 }

@@ -137,3 +137,19 @@ fn wrong_types_are_named() {
          .spec.template.spec.containers: duplicate entries for key [name=\"a\"]"
     );
 }
+
+#[test]
+fn metadata_stays_when_all_that_was_owned_of_it_goes() {
+    let live =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "uid": "u"}});
+    let mut config = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "c", "annotations": {"a": "1"}}, "data": {"k": "v"}});
+    let write = write("ConfigMap", "m", "t");
+    let applied = apply(&live, &config, &write, false).unwrap();
+    meta::remove(&mut config, &["metadata", "annotations"]);
+    let again = apply(&applied, &config, &write, false).unwrap();
+    assert_eq!(again["metadata"]["name"], "c");
+    assert_eq!(again["metadata"]["uid"], "u");
+    assert_eq!(again["metadata"].get("annotations"), None);
+    assert_eq!(*fields(&again, 0), json!({"f:data": {"f:k": {}}}));
+}

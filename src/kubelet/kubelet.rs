@@ -12,7 +12,7 @@ use crate::machine::{Disk, MachineInfo};
 use crate::manager::{Manager, Note, Notes, Views};
 use crate::node::{NodeLoop, status};
 use crate::objects::ObjectCache;
-use crate::relist::{Relister, Watch};
+use crate::relist::Watch;
 use crate::resolv::{self, Names};
 use crate::runtime::images::Imported;
 use crate::runtime::supervisor::Up;
@@ -202,7 +202,7 @@ impl Kubelet {
             services: self.parts.informers.lister::<Service>(),
             cgroups: self.parts.cgroups.clone(),
             names: self.names(),
-            relister: Arc::new(Relister::default()),
+            relister: Arc::clone(&self.views.relister),
             around: self.around(),
             node_memory: i64::try_from(self.machine.memory_bytes).unwrap_or(i64::MAX),
             client,

@@ -14,7 +14,7 @@ use crate::admission::{self, NodeRoom};
 use crate::context::Context;
 use crate::plan::Verdict;
 use crate::pod;
-use crate::relist::SeenPod;
+use crate::relist::{Relister, SeenPod};
 use crate::state::PodRuntime;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::{End, Worker};
@@ -43,7 +43,11 @@ pub struct View {
 
 /// The views of all pods, by uid.
 #[derive(Debug, Default)]
-pub struct Views(RwLock<HashMap<String, View>>);
+pub struct Views {
+    by_uid: RwLock<HashMap<String, View>>,
+    /// What is known of the runtime before it shows it.
+    pub(crate) relister: Arc<Relister>,
+}
 
 impl Views {
     pub fn put(&self, uid: &str, view: View) {
@@ -55,11 +59,11 @@ impl Views {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, HashMap<String, View>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.by_uid.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, View>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.by_uid.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 const POLL: Duration = Duration::from_secs(1);
 /// After an exit the runtime needs a moment until its lists tell; how long we keep looking.
-const FOLLOW_UP: [u64; 9] = [2, 5, 10, 20, 50, 100, 200, 500, 1000];
+const FOLLOW_UP: [u64; 12] = [2, 5, 10, 20, 50, 100, 100, 100, 200, 200, 500, 1000];
 
 /// Ids with their state: what a change of shows in a list.
 type Signature = BTreeSet<(String, u8)>;
@@ -40,7 +40,11 @@ pub struct SeenPod {
 
 /// What the workers have seen last.
 #[derive(Debug, Default)]
-pub struct Relister(Mutex<HashMap<String, Signature>>);
+pub struct Relister {
+    seen: Mutex<HashMap<String, Signature>>,
+    /// Containers whose end was announced while the runtime still lists them as running.
+    ending: Mutex<HashSet<String>>,
+}
 
 impl Relister {
     pub fn note(&self, uid: &str, state: &PodRuntime) {
@@ -51,8 +55,17 @@ impl Relister {
         self.seen().remove(uid);
     }
 
+    /// Whether a container has ended, though the runtime does not show it yet.
+    pub fn is_ending(&self, container_id: &str) -> bool {
+        self.ending().contains(container_id)
+    }
+
+    fn ending(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn seen(&self) -> MutexGuard<'_, HashMap<String, Signature>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pods whose list is not what their worker saw, among them pods without a worker.
@@ -159,6 +172,7 @@ impl<F: Fn(Vec<SeenPod>) + Send + Sync> Watch<F> {
             tokio::select! {
                 Some(event) = exited.recv() => {
                     if let events::Event::Exited(id) = event {
+                        self.relister.ending().insert(id.clone());
                         pending.insert(id, 0);
                     }
                     // A new stream, too, asks for a look: whatever happened before was missed.
@@ -211,6 +225,7 @@ impl<F: Fn(Vec<SeenPod>) + Send + Sync> Watch<F> {
             *tries += 1;
             running.contains(id.as_str()) && *tries <= FOLLOW_UP.len()
         });
+        self.relister.ending().retain(|id| pending.contains_key(id));
         let soonest = pending.values().min()?;
         FOLLOW_UP
             .get(soonest.saturating_sub(1))
@@ -252,6 +267,8 @@ mod tests {
     #[test]
     fn only_pods_that_differ_are_reported() {
         let relister = Relister::default();
+        relister.ending().insert("a".to_owned());
+        assert!(relister.is_ending("a") && !relister.is_ending("b"));
         let lists = group(&[], &[container("u1", "a", 1), container("u2", "b", 1)]);
         assert_eq!(relister.changed(&lists).len(), 2);
         let mut state = PodRuntime::default();

@@ -150,7 +150,7 @@ impl Lookup for Views {
         let running = view
             .runtime
             .latest(container)
-            .filter(|i| i.state == RunState::Running);
+            .filter(|i| i.state == RunState::Running && !self.relister.is_ending(&i.id));
         running
             .map(|instance| view.reference(instance))
             .ok_or_else(|| LookupError::ContainerNotFound {

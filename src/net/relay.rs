@@ -7,14 +7,17 @@ use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
     copy_bidirectional_with_sizes, split,
 };
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
 
-use crate::spdy::Tally;
+use crate::spdy::{QUESTION, Tally};
 
 /// Large enough for a TLS record; two of these live as long as the stream.
 const BUFFER: usize = 16 * 1024;
 /// How long a side may take to hang up once all is said.
 pub const FAREWELL: Duration = Duration::from_secs(5);
+/// How often a client is asked whether it is there while its input is not taken.
+pub const ASK: Duration = Duration::from_secs(10);
 /// How long a server may take to answer for streams whose client is gone.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -39,32 +42,28 @@ where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
-    let (mut from_client, mut to_client) = split(client);
+    let (mut from_client, to_client) = split(client);
     let (mut from_server, mut to_server) = split(server);
-    let (mut asked, mut answered) = (Tally::default(), Tally::default());
-    let client_ended = async {
-        // A server that takes no more may still have something to say.
-        if pass(&mut from_client, &mut to_server, &mut asked)
-            .await
-            .is_err()
-        {
-            std::future::pending().await
-        }
-    };
+    let mut asked = Tally::default();
+    let client_end = Mutex::new(Told {
+        to: to_client,
+        tally: Tally::default(),
+    });
     let server_ended = tokio::select! {
-        () = client_ended => false,
-        ended = pass(&mut from_server, &mut to_client, &mut answered) => ended.is_ok(),
+        () = up(&mut from_client, &mut to_server, &mut asked, &client_end) => false,
+        ended = down(&mut from_server, &client_end) => ended.is_ok(),
     };
+    let mut told = client_end.into_inner();
     if server_ended {
-        finish(to_client, from_client).await;
+        finish(told.to, from_client).await;
         return;
     }
     let answers = async {
         let mut buffer = vec![0; BUFFER];
-        while answered.answered < asked.asked {
+        while told.tally.answered < asked.asked {
             match from_server.read(&mut buffer).await {
                 Ok(0) | Err(_) => break,
-                Ok(count) => answered.pass(&buffer[..count]),
+                Ok(count) => told.tally.pass(&buffer[..count]),
             }
         }
     };
@@ -74,21 +73,79 @@ where
     finish(to_server, from_server).await;
 }
 
-/// Copies one way; an error if it was not the reader that ended it.
-async fn pass<R, W>(from: &mut R, to: &mut W, tally: &mut Tally) -> io::Result<()>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
+/// The client's end, and what was told to it.
+struct Told<T> {
+    to: WriteHalf<T>,
+    tally: Tally,
+}
+
+impl<T: AsyncRead + AsyncWrite> Told<T> {
+    async fn tell(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.tally.pass(bytes);
+        self.to.write_all(bytes).await?;
+        self.to.flush().await
+    }
+}
+
+/// Hands on what the client says until it is gone.
+///
+/// A server may take input late or never, and meanwhile the client is not read, so that it is asked now and then
+/// whether it is still there: one that is gone makes the question fail.
+async fn up<A, B>(
+    from: &mut ReadHalf<A>,
+    to: &mut WriteHalf<B>,
+    asked: &mut Tally,
+    client: &Mutex<Told<A>>,
+) where
+    A: AsyncRead + AsyncWrite,
+    B: AsyncRead + AsyncWrite,
 {
     let mut buffer = vec![0; BUFFER];
     loop {
         let count = match from.read(&mut buffer).await {
-            Ok(0) | Err(_) => return Ok(()),
+            Ok(0) | Err(_) => return,
             Ok(count) => count,
         };
-        tally.pass(&buffer[..count]);
-        to.write_all(&buffer[..count]).await?;
-        to.flush().await?;
+        asked.pass(&buffer[..count]);
+        let write = async {
+            to.write_all(&buffer[..count]).await?;
+            to.flush().await
+        };
+        tokio::select! {
+            written = write => if written.is_err() {
+                // A server that takes no more may still have something to say.
+                return std::future::pending().await;
+            },
+            _gone = ask(client) => return,
+        }
+    }
+}
+
+/// Asks a client whether it is there, until that fails.
+async fn ask<T: AsyncRead + AsyncWrite>(client: &Mutex<Told<T>>) -> io::Result<()> {
+    loop {
+        sleep(ASK).await;
+        // What is being written asks as well.
+        if let Ok(mut told) = client.try_lock()
+            && told.tally.is_between_frames()
+        {
+            told.tell(&QUESTION).await?;
+        }
+    }
+}
+
+/// Hands on what the server says until it has said all; an error if the client cannot be told.
+async fn down<A, B>(from: &mut ReadHalf<B>, client: &Mutex<Told<A>>) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite,
+    B: AsyncRead + AsyncWrite,
+{
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(count) => client.lock().await.tell(&buffer[..count]).await?,
+        }
     }
 }
 
@@ -156,6 +213,39 @@ mod tests {
         let ended = timeout(ANSWER * 2, server.read_to_end(&mut got)).await;
         ended.unwrap().unwrap();
         assert_eq!(got, asked);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn input_that_nobody_takes_does_not_keep_a_client_that_is_gone() {
+        let (mut client, ours) = duplex(1024);
+        let (theirs, server) = duplex(1024);
+        let relay = tokio::spawn(relay_spdy(ours, theirs));
+        let stuck = async { while client.write_all(&[0; 64]).await.is_ok() {} };
+        let full = timeout(ASK * 2 + Duration::from_secs(5), stuck).await;
+        assert!(full.is_err(), "nobody takes it");
+        assert!(!relay.is_finished(), "a client that is there may wait");
+        let mut asked = [0; 24];
+        client.read_exact(&mut asked).await.unwrap();
+        assert_eq!(asked, [QUESTION, QUESTION].concat()[..]);
+        drop(client);
+        timeout(ASK * 2, relay).await.unwrap().unwrap();
+        drop(server);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_question_within_a_frame() {
+        let (mut client, ours) = duplex(1024);
+        let (theirs, mut server) = duplex(1024);
+        tokio::spawn(relay_spdy(ours, theirs));
+        let mut frame = BytesMut::new();
+        spdy::data(&mut frame, 1, b"whole");
+        server.write_all(&frame[..9]).await.unwrap();
+        let stuck = async { while client.write_all(&[0; 64]).await.is_ok() {} };
+        assert!(timeout(ASK * 2, stuck).await.is_err());
+        server.write_all(&frame[9..]).await.unwrap();
+        let mut got = vec![0; frame.len() + 12];
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, [&frame[..], &QUESTION].concat());
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,9 @@ const PING: u32 = 6;
 const GOAWAY: u32 = 7;
 const FLAG_FIN: u8 = 1;
 
+/// A ping of a server, which a client answers.
+pub const QUESTION: [u8; 12] = [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 2];
+
 /// What a server says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -168,6 +171,11 @@ impl Tally {
                 self.count();
             }
         }
+    }
+
+    /// Whether all that passed was whole frames.
+    pub fn is_between_frames(&self) -> bool {
+        self.have == 0 && self.skip == 0
     }
 
     fn count(&mut self) {

@@ -1,4 +1,5 @@
-//! Exec and attach by `v5.channel.k8s.io`, which runtimes do not speak: its channels become streams of SPDY.
+//! Exec and attach by channels in a WebSocket: the channels become streams of SPDY for the runtime, because no runtime
+//! speaks `v5.channel.k8s.io`, and so that `v4.channel.k8s.io` keeps the same rules.
 //!
 //! One task goes up (the client's input and the sizes of its window), one down (output and the status that ends it
 //! all); neither waits for the other, so that a command that reads nothing can still be heard.
@@ -11,13 +12,15 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use sampan_net::relay::finish;
+use sampan_net::relay::{ASK, finish};
 use sampan_net::{channels, empty, spdy, websocket};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::sync::Mutex;
 
+/// The same without ends of channels.
+const OLDER_PROTOCOL: &str = "v4.channel.k8s.io";
 /// What the runtime is asked for.
 const RUNTIME_PROTOCOL: &str = "v4.channel.k8s.io";
 const STDIN: u8 = 0;
@@ -28,13 +31,15 @@ const RESIZE: u8 = 4;
 
 /// How long the runtime may take to answer for streams whose client is gone.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How often a client is asked whether it is there while its input is not taken.
-const ASK: Duration = Duration::from_secs(10);
 
-/// Whether the client speaks the protocol.
-pub(super) fn are_wanted(headers: &HeaderMap) -> bool {
+/// The protocol to speak with the client, if it is one of ours. The older one knows no end of a channel.
+pub(super) fn wanted(headers: &HeaderMap) -> Option<&'static str> {
+    if !websocket::is_websocket(headers) {
+        return None;
+    }
     let offered = websocket::offered_protocols(headers);
-    websocket::is_websocket(headers) && offered.iter().any(|name| name == channels::PROTOCOL)
+    let mut known = [channels::PROTOCOL, OLDER_PROTOCOL].into_iter();
+    known.find(|known| offered.iter().any(|name| name == known))
 }
 
 /// The channels of a session and what the runtime calls them, in the order in which they are opened.
@@ -56,8 +61,9 @@ pub(super) async fn serve(
     mut request: Request<Incoming>,
     address: Uri,
     streams: Streams,
+    protocol: &'static str,
 ) -> Answer {
-    let accepted = websocket::accept(request.headers(), Some(channels::PROTOCOL));
+    let accepted = websocket::accept(request.headers(), Some(protocol));
     let accepted = accepted.ok_or_else(|| {
         let problem = "the WebSocket handshake has no key";
         Failure::new(StatusCode::BAD_REQUEST, problem)
@@ -82,7 +88,11 @@ pub(super) async fn serve(
         let runtime = hyper::upgrade::on(&mut answer);
         let result = match futures_util::future::try_join(client, runtime).await {
             Ok((client, runtime)) => {
-                let (client, runtime): (Wire, Wire) = (TokioIo::new(client), TokioIo::new(runtime));
+                let (mut client, runtime): (Wire, Wire) =
+                    (TokioIo::new(client), TokioIo::new(runtime));
+                if protocol == OLDER_PROTOCOL {
+                    greet(&mut client, streams).await.ok();
+                }
                 translate(client, runtime, streams).await
             }
             Err(error) => Err(io::Error::other(error)),
@@ -95,6 +105,20 @@ pub(super) async fn serve(
 }
 
 type Wire = TokioIo<Upgraded>;
+
+/// Clients of the older protocol learn by an empty message on the first output that the session has begun.
+async fn greet<C: AsyncWrite + Unpin>(client: &mut C, streams: Streams) -> io::Result<()> {
+    let outputs = [(streams.stdout, STDOUT), (streams.stderr, STDERR)];
+    let first = outputs.into_iter().find(|(wanted, _)| *wanted);
+    let mut output = BytesMut::new();
+    channels::data(
+        &mut output,
+        first.map_or(STATUS, |(_, channel)| channel),
+        &[],
+    );
+    client.write_all(&output).await?;
+    client.flush().await
+}
 
 /// Hands everything on until the command has ended or the client is gone.
 async fn translate<C, R>(client: C, runtime: R, streams: Streams) -> io::Result<()>
@@ -379,6 +403,35 @@ mod tests {
     async fn skip_openings(runtime: &mut spdy::Reader<ReadHalf<DuplexStream>>, count: usize) {
         for _ in 0..count {
             assert_eq!(runtime.next().await.unwrap(), Some(spdy::Frame::Other));
+        }
+    }
+
+    #[test]
+    fn the_newest_protocol_that_both_speak() {
+        let asked = |protocols: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            let protocols = HeaderValue::from_str(protocols).unwrap();
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols);
+            wanted(&headers)
+        };
+        let both = "v4.channel.k8s.io, v5.channel.k8s.io";
+        assert_eq!(asked(both), Some("v5.channel.k8s.io"));
+        assert_eq!(asked("v4.channel.k8s.io"), Some("v4.channel.k8s.io"));
+        assert_eq!(asked("v4.base64.channel.k8s.io"), None);
+        assert_eq!(wanted(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test]
+    async fn older_clients_are_greeted_on_their_first_output() {
+        let errors = Streams {
+            stdout: false,
+            ..ALL
+        };
+        for (streams, channel) in [(ALL, STDOUT), (errors, STDERR)] {
+            let mut output = Vec::new();
+            greet(&mut output, streams).await.unwrap();
+            assert_eq!(output, [0x82, 1, channel]);
         }
     }
 

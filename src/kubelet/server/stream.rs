@@ -1,11 +1,11 @@
 //! Exec, attach and port-forward: the runtime serves the stream, we hand its bytes on.
 //!
-//! SPDY and the older protocols of WebSocket look alike from here: a request to upgrade goes to the address that the
-//! runtime named, and once it has agreed nobody looks into the bytes. The newest one is translated: [`super::channels`].
+//! SPDY and the oldest protocols of WebSocket look alike from here: a request to upgrade goes to the address that the
+//! runtime named, and once it has agreed its bytes are handed on. The newer ones are translated: [`super::channels`].
 
 use super::query::Query;
 use super::route::Target;
-use super::{Answer, Context, Failure, text};
+use super::{Answer, Context, Failure, channels, text};
 use crate::lookup::ContainerRef;
 use http::header::{self, HeaderMap, HeaderName};
 use http::{Request, Response, StatusCode, Uri};
@@ -180,9 +180,9 @@ impl Context {
 
     /// Exec and attach, by whichever protocol the client asks for.
     async fn session(&self, request: Request<Incoming>, url: &str, streams: Streams) -> Answer {
-        if super::channels::are_wanted(request.headers()) {
+        if let Some(protocol) = channels::wanted(request.headers()) {
             let address = parse_address(url)?;
-            return super::channels::serve(&self.backend, request, address, streams).await;
+            return channels::serve(&self.backend, request, address, streams, protocol).await;
         }
         self.relay(request, url).await
     }

@@ -17,7 +17,7 @@ const BUFFER: usize = 16 * 1024;
 /// How long a side may take to hang up once all is said.
 pub const FAREWELL: Duration = Duration::from_secs(5);
 /// How often a client is asked whether it is there while its input is not taken.
-pub const ASK: Duration = Duration::from_secs(10);
+pub const ASK: Duration = Duration::from_secs(5);
 /// How long a server may take to answer for streams whose client is gone.
 const ANSWER: Duration = Duration::from_secs(30);
 

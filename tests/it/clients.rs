@@ -9,7 +9,7 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use crate::support::process::Sampan;
 
 /// The `kube` crate's client, as the administrator, by the kubeconfig that kubectl uses.
-async fn client_of(sampan: &Sampan) -> kube::Client {
+pub(crate) async fn client_of(sampan: &Sampan) -> kube::Client {
     // More than one dependency brings rustls: the provider has to be named. Another test may have done it.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(sampan.kubeconfig()).unwrap();

@@ -153,6 +153,37 @@ pub(super) fn attach(scene: &Scene<'_>) {
     scene.has("kubectl run --rm -i", &once, "hello");
 }
 
+/// A container that ends at once: what it said is seen all the same, every time and once.
+pub(super) fn short_runs(scene: &Scene<'_>) {
+    let count = if crate::support::long() { 30 } else { 6 };
+    let mut seen = 0;
+    for number in 0..count {
+        let name = format!("short{number}");
+        let way = if number % 2 == 0 {
+            by_websocket
+        } else {
+            by_spdy
+        };
+        let command = scene.command(&[
+            "run",
+            &name,
+            "--image=sampan.test/node:1",
+            "--restart=Never",
+            "-i",
+            "--command",
+            "--",
+            "sh",
+            "-c",
+            "echo hello",
+        ]);
+        let (ok, out, err) = given(way(command), b"");
+        scene.truth(&format!("kubectl run -i ends well: {err}"), ok);
+        seen += u32::from(out == "hello\n");
+    }
+    println!("streams: {seen} of {count} short runs showed what they said");
+    scene.truth("every short run is heard", seen == count);
+}
+
 /// kubectl's WebSockets, and no falling back to SPDY.
 fn by_websocket(mut command: Command) -> Command {
     command

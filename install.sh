@@ -65,6 +65,26 @@ known_options() {
     sed -n 's/^| `--\([a-z-]*\)\(=\{0,1\}\)[^`]*` | [a-z]* |.*/\1\2/p' "$here/README.md" 2>/dev/null
     echo config=
 }
+# nearest WORD: of the options on standard input the one that fewest changed letters lead to, if they are few.
+nearest() {
+    WORD=$1 awk '
+        function distance(a, b, i, j, row, old, next_old, cost) {
+            for (j = 0; j <= length(b); j++) row[j] = j
+            for (i = 1; i <= length(a); i++) {
+                old = row[0]; row[0] = i
+                for (j = 1; j <= length(b); j++) {
+                    next_old = row[j]
+                    cost = old + (substr(a, i, 1) != substr(b, j, 1))
+                    if (row[j] + 1 < cost) cost = row[j] + 1
+                    if (row[j - 1] + 1 < cost) cost = row[j - 1] + 1
+                    row[j] = cost; old = next_old
+                }
+            }
+            return row[length(b)]
+        }
+        { sub(/=$/, ""); d = distance(ENVIRON["WORD"], $0); if (NR == 1 || d < best) { best = d; name = $0 } }
+        END { if (best <= 3) print name }'
+}
 refuse_unknown() {
     options=$(known_options)
     [ "$options" != config= ] || return 0
@@ -75,7 +95,8 @@ refuse_unknown() {
         if [ "$takes_value" = 1 ]; then
             takes_value=0
         elif [ "$word" = "$name" ] || ! printf '%s\n' "$options" | grep -qx -e "$name=\{0,1\}"; then
-            fail "unknown option ${word%%=*}: README.md lists those that there are; nothing was done"
+            near=$(printf '%s\n' "$options" | nearest "$name")
+            fail "unknown option ${word%%=*}${near:+ (did you mean --$near?)}: README.md lists those that there are; nothing was done"
         elif [ "$word" = "--$name" ] && printf '%s\n' "$options" | grep -qx -e "$name="; then
             takes_value=1
         fi
@@ -102,7 +123,7 @@ if as_root test -f "$arguments"; then
             set +f
             IFS=$old_ifs
         fi
-        say "options as before: $role $*"
+        say "options as before: $role${*:+ $*}"
     fi
 fi
 if [ -z "$role" ] && as_root test -f "$list"; then

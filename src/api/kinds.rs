@@ -17,6 +17,7 @@ mod certificates;
 mod definition;
 mod lease;
 mod namespace;
+pub mod node;
 pub mod pod;
 pub mod service;
 mod storage;

@@ -16,6 +16,7 @@ mod default_class;
 mod default_toleration;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_names;
 mod node_restriction;
 mod node_taint;
 mod priority;
@@ -44,6 +45,8 @@ pub fn chain(parts: &Parts<'_>) -> Chain {
         Arc::new(limit_ranger::LimitRanger(core.clone())),
         Arc::new(service_account::ServiceAccount(core.clone())),
         Arc::new(node_restriction::NodeRestriction(core.clone())),
+        // Ours.
+        Arc::new(node_names::NodeNames),
         Arc::new(node_taint::TaintNodesByCondition),
         // PodSecurity
         Arc::new(priority::Priority(core.clone())),

@@ -55,7 +55,7 @@ impl Keyring {
     /// Reads `encryption-keys` in `directory`, or makes it with one new key.
     pub fn load_or_create(directory: &Path) -> Result<Self, Error> {
         let path = directory.join(FILE);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match sampan_util::file::read_text(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => create(directory, &path)?,
             Err(source) => return Err(Error::File { path, source }),

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use sampan_config::{Arity, OPTIONS, OptionRow, Role, Settings, Sources};
+use sampan_config::{Arity, ConfigError, OPTIONS, OptionRow, Role, Settings, Sources};
 use sampan_daemon::uninstall;
+use sampan_util::file;
 
 const CONFIG: &str = "config";
 const CHECK: &str = "check";
@@ -28,6 +29,17 @@ pub(crate) fn command(name: &'static str, role: Role) -> Command {
             .filter(|row| row.role.covers(role))
             .map(argument),
     )
+}
+
+/// A subcommand that looks at what runs. It takes what a server takes, so that the options of a service can be handed to it as they
+/// are; its help shows those that matter to it.
+pub(crate) fn looking_command(name: &'static str, own: &[&str]) -> Command {
+    let shown = |argument: Arg| {
+        let id = argument.get_id().as_str();
+        let is_own = id == CONFIG || own.contains(&id);
+        argument.hide(!is_own)
+    };
+    command(name, Role::Server).mut_args(shown)
 }
 
 /// `--check`: says whether the options can be, and does nothing.
@@ -71,36 +83,64 @@ fn argument(row: &'static OptionRow) -> Arg {
 
 /// The settings of this process, from flags, environment and file.
 pub(crate) fn settings(matches: &ArgMatches, role: Role) -> anyhow::Result<Settings> {
-    let flags: Vec<(String, String)> = OPTIONS
-        .iter()
-        .filter(|row| row.role.covers(role))
-        .flat_map(|row| {
-            let values = matches.get_many::<String>(row.name).into_iter().flatten();
-            values.map(|value| (row.name.to_owned(), value.clone()))
-        })
-        .collect();
     let file = configuration_file(matches)?;
-    let sources = Sources {
-        flags: &flags,
-        environment: &|name| std::env::var(name).ok(),
-        file: file.as_deref(),
-    };
-    sampan_config::resolve(role, &sources).map_err(|errors| {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        anyhow::anyhow!("{}", texts.join("\nsampan: "))
-    })
+    let flags = flags(matches, role);
+    sampan_config::resolve(role, &sources(&flags, file.as_deref())).map_err(all_of)
 }
 
-/// Like [`settings`], for a look at what is installed: its data directory, if no other one is named.
-pub(crate) fn settings_of_installation(matches: &ArgMatches) -> anyhow::Result<Settings> {
-    let mut settings = settings(matches, Role::Server)?;
-    let unnamed = settings.data_dir == Path::new(uninstall::DEFAULT_DATA_DIR);
-    if let Some(data_dir) = uninstall::installed_data_dir()
-        && unnamed
-    {
-        settings.data_dir = data_dir;
+fn flags(matches: &ArgMatches, role: Role) -> Vec<(String, String)> {
+    let rows = OPTIONS.iter().filter(|row| row.role.covers(role));
+    let given = rows.flat_map(|row| {
+        let values = matches.get_many::<String>(row.name).into_iter().flatten();
+        values.map(|value| (row.name.to_owned(), value.clone()))
+    });
+    given.collect()
+}
+
+fn sources<'a>(flags: &'a [(String, String)], file: Option<&'a str>) -> Sources<'a> {
+    Sources {
+        flags,
+        environment: &|name| std::env::var(name).ok(),
+        file,
     }
-    Ok(settings)
+}
+
+fn all_of(errors: Vec<ConfigError>) -> anyhow::Error {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    anyhow::anyhow!("{}", texts.join("\nsampan: "))
+}
+
+/// Settings for a look at what is installed, and what could not be understood.
+pub(crate) struct Installation {
+    pub(crate) settings: Settings,
+    /// Only `server` and `agent` stand or fall with what is in the file; who looks goes on without it.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Installation {
+    /// Its data directory is the installed one, if no other one is named.
+    pub(crate) fn of(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let mut problems = Vec::new();
+        let file = configuration_file(matches).unwrap_or_else(|error| {
+            problems.push(sampan_util::chain(&*error));
+            None
+        });
+        let flags = flags(matches, Role::Server);
+        let sources = sources(&flags, file.as_deref());
+        let (mut settings, errors) = sampan_config::resolve_leniently(Role::Server, &sources);
+        let (said, found): (Vec<_>, Vec<_>) = errors.into_iter().partition(ConfigError::is_of_flag);
+        if !said.is_empty() {
+            return Err(all_of(said));
+        }
+        problems.extend(found.iter().map(ToString::to_string));
+        let unnamed = settings.data_dir == Path::new(uninstall::DEFAULT_DATA_DIR);
+        if let Some(data_dir) = uninstall::installed_data_dir()
+            && unnamed
+        {
+            settings.data_dir = data_dir;
+        }
+        Ok(Self { settings, problems })
+    }
 }
 
 /// The text of the configuration file. The default one may be missing, one that was named may not.
@@ -110,7 +150,7 @@ fn configuration_file(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
         .cloned()
         .or_else(|| std::env::var(CONFIG_ENVIRONMENT).ok());
     let path = named.as_deref().unwrap_or(CONFIG_DEFAULT);
-    match std::fs::read_to_string(path) {
+    match file::read_text(Path::new(path)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => {

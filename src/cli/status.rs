@@ -7,14 +7,23 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use k8s_openapi::api::core::v1::Node;
 use sampan_api::user::well_known;
 use sampan_client::{Client, Credentials, HttpsTransport, ListParams};
-use sampan_config::{Role, Settings};
+use sampan_config::Settings;
 use sampan_net::{TcpDialer, Trust};
 use sampan_pki::{CertificateInfo, Identity};
 
+use crate::options::{Installation, looking_command};
+
 const QUIET: &str = "quiet";
+/// Options that say which server is asked, and whether it has a node.
+const OWN: &[&str] = &[
+    "data-dir",
+    "bind-address",
+    "https-listen-port",
+    "disable-agent",
+];
 
 pub(crate) fn cli() -> Command {
-    crate::options::command("status", Role::Server)
+    looking_command("status", OWN)
         .about("Tell whether the server of this machine and its nodes are ready; on an agent, whether its node is")
         .arg(
             Arg::new(QUIET)
@@ -25,7 +34,11 @@ pub(crate) fn cli() -> Command {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let settings = crate::options::settings_of_installation(matches)?;
+    let Installation { settings, problems } = Installation::of(matches)?;
+    let is_quiet = matches.get_flag(QUIET);
+    for problem in problems.iter().filter(|_| !is_quiet) {
+        eprintln!("sampan: warning: {problem}");
+    }
     if let Some(problem) = sampan_daemon::check::stopped(&settings) {
         anyhow::bail!(problem);
     }
@@ -34,7 +47,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         .build()?;
     let (health, nodes) = runtime.block_on(ask(&settings))?;
     let report = Report::of(&health, &nodes);
-    if !matches.get_flag(QUIET) {
+    if !is_quiet {
         report.print();
     }
     let wanted = if settings.disable_agent { 0 } else { 1 };
@@ -173,6 +186,51 @@ fn readiness(node: &Node) -> (bool, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_shows_its_own_options_and_those_of_a_server_are_taken() {
+        let help = cli().render_help().to_string();
+        for name in OWN {
+            assert!(help.contains(&format!("--{name}")), "{name}: {help}");
+        }
+        assert!(
+            !help.contains("--cluster-cidr") && !help.contains("--kubelet-arg"),
+            "{help}"
+        );
+        let given = ["status", "--cluster-cidr=10.44.0.0/16", "--quiet"];
+        assert!(cli().try_get_matches_from(given).is_ok());
+    }
+
+    #[test]
+    fn a_broken_file_takes_no_look_away() {
+        let path = std::env::temp_dir().join(format!("sampan-broken-{}.yaml", std::process::id()));
+        let path = path.display().to_string();
+        for (text, port) in [
+            ("{ not yaml", 6443),
+            ("https-listen-port: 7443\nbogus: 1\n", 7443),
+        ] {
+            assert!(std::fs::write(&path, text).is_ok());
+            let given = ["status", "--config", &path, "--data-dir", "/nowhere"];
+            let found = cli()
+                .try_get_matches_from(given)
+                .map(|matches| Installation::of(&matches));
+            assert!(
+                matches!(&found, Ok(Ok(found)) if found.problems.len() == 1
+                    && found.settings.https_listen_port == port
+                    && found.settings.data_dir.as_os_str() == "/nowhere"),
+                "{text}"
+            );
+        }
+        assert!(std::fs::remove_file(&path).is_ok());
+        let given = ["status", "--https-listen-port=x"];
+        let refused = cli()
+            .try_get_matches_from(given)
+            .map(|matches| Installation::of(&matches).is_err());
+        assert!(
+            matches!(refused, Ok(true)),
+            "what was said to the command itself"
+        );
+    }
 
     #[test]
     fn a_node_that_has_said_nothing_is_not_ready() {

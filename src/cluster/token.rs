@@ -24,7 +24,7 @@ pub fn given(settings: &Settings) -> Result<Option<String>, TokenError> {
     match (&settings.token, &settings.token_file) {
         (Some(_), Some(_)) => Err(TokenError::Both),
         (Some(token), None) => Ok(Some(token.trim().to_owned())),
-        (None, Some(path)) => std::fs::read_to_string(path)
+        (None, Some(path)) => sampan_util::file::read_text(path)
             .map(|text| Some(text.trim().to_owned()))
             .map_err(|source| TokenError::File {
                 path: path.display().to_string(),

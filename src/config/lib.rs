@@ -10,7 +10,8 @@ pub mod foreign;
 pub mod options;
 pub mod resolve;
 pub mod settings;
+pub mod values;
 
 pub use options::{Arity, OPTIONS, OptionRow, Role};
-pub use resolve::{ConfigError, Sources, resolve};
+pub use resolve::{ConfigError, Sources, resolve, resolve_leniently};
 pub use settings::Settings;

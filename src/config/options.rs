@@ -1,11 +1,13 @@
 //! The option table. One row is one option: flag, environment variable, file key, help and meaning.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 
-use crate::settings::{Component, Settings, Taint};
+use crate::settings::Settings;
+use crate::values::{
+    any_address, boolean, component, data_dir, domain, file_mode, key_value, lifetime, net,
+    node_address, node_name, non_empty, port, port_range, reached_address, server_url, set,
+    socket_path, subject_name, taint,
+};
 
 /// Which subcommand takes an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,10 @@ pub static OPTIONS: &[OptionRow] = &[
         Some("/var/lib/sampan"),
         Both,
         "Folder that holds all state of this node",
-        |s, v| set(&mut s.data_dir, v),
+        |s, v| {
+            s.data_dir = data_dir(v)?;
+            Ok(())
+        },
     ),
     row(
         "token",
@@ -132,7 +137,10 @@ pub static OPTIONS: &[OptionRow] = &[
         Some("0.0.0.0"),
         Server,
         "Address that the API listens on",
-        |s, v| push_ip(&mut s.bind_addresses, v),
+        |s, v| {
+            s.bind_addresses.push(any_address(v)?);
+            Ok(())
+        },
     ),
     row(
         "https-listen-port",
@@ -142,7 +150,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "Port of the API, of joining and of everything between nodes",
         |s, v| {
-            s.https_listen_port = parse(v, "a port number")?;
+            s.https_listen_port = port(v)?;
             Ok(())
         },
     ),
@@ -153,7 +161,10 @@ pub static OPTIONS: &[OptionRow] = &[
         None,
         Server,
         "Address that other machines reach the API at (default: the node's address)",
-        |s, v| push_ip(&mut s.advertise_addresses, v),
+        |s, v| {
+            s.advertise_addresses.push(reached_address(v)?);
+            Ok(())
+        },
     ),
     row(
         "tls-san",
@@ -163,7 +174,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "Further host name or address in the serving certificate",
         |s, v| {
-            s.tls_sans.push(non_empty(v)?);
+            s.tls_sans.push(subject_name(v)?);
             Ok(())
         },
     ),
@@ -175,7 +186,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "How long certificates are valid that the server signs; they are renewed in their last quarter",
         |s, v| {
-            s.certificate_lifetime = duration(v)?;
+            s.certificate_lifetime = lifetime(v)?;
             Ok(())
         },
     ),
@@ -198,7 +209,10 @@ pub static OPTIONS: &[OptionRow] = &[
         None,
         Both,
         "Address of this node (default: the address of the default route, else the first one)",
-        |s, v| push_ip(&mut s.node_ips, v),
+        |s, v| {
+            s.node_ips.push(node_address(v)?);
+            Ok(())
+        },
     ),
     row(
         "node-label",
@@ -232,8 +246,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "Range of Pod addresses",
         |s, v| {
-            s.cluster_cidrs
-                .push(parse(v, "a range such as 10.42.0.0/16")?);
+            s.cluster_cidrs.push(net(v)?);
             Ok(())
         },
     ),
@@ -245,8 +258,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "Range of Service addresses",
         |s, v| {
-            s.service_cidrs
-                .push(parse(v, "a range such as 10.43.0.0/16")?);
+            s.service_cidrs.push(net(v)?);
             Ok(())
         },
     ),
@@ -269,7 +281,10 @@ pub static OPTIONS: &[OptionRow] = &[
         None,
         Server,
         "Address of the cluster's DNS Service (default: the tenth one of the Service range)",
-        |s, v| push_ip(&mut s.cluster_dns, v),
+        |s, v| {
+            s.cluster_dns.push(reached_address(v)?);
+            Ok(())
+        },
     ),
     row(
         "cluster-domain",
@@ -279,7 +294,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Server,
         "DNS domain of the cluster",
         |s, v| {
-            s.cluster_domain = non_empty(v)?;
+            s.cluster_domain = domain(v)?;
             Ok(())
         },
     ),
@@ -441,135 +456,6 @@ pub static OPTIONS: &[OptionRow] = &[
         },
     ),
 ];
-
-fn set(field: &mut PathBuf, value: &str) -> Result<(), String> {
-    *field = PathBuf::from(non_empty(value)?);
-    Ok(())
-}
-
-fn non_empty(value: &str) -> Result<String, String> {
-    if value.is_empty() {
-        return Err("expected a value, got an empty one".to_owned());
-    }
-    Ok(value.to_owned())
-}
-
-fn parse<T: FromStr>(value: &str, expected: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("expected {expected}"))
-}
-
-fn push_ip(field: &mut Vec<IpAddr>, value: &str) -> Result<(), String> {
-    field.push(parse(value, "an IP address")?);
-    Ok(())
-}
-
-/// A whole number of seconds, minutes, hours or days, at least ten seconds.
-fn duration(value: &str) -> Result<Duration, String> {
-    const UNITS: [(char, u64); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-    let expected = || "expected a duration such as 12h or 365d, at least 10s".to_owned();
-    let unit = UNITS.into_iter().find(|(name, _)| value.ends_with(*name));
-    let (name, seconds) = unit.ok_or_else(expected)?;
-    let number: u64 = value
-        .trim_end_matches(name)
-        .parse()
-        .map_err(|_| expected())?;
-    let found = number.checked_mul(seconds).filter(|all| *all >= 10);
-    found.map(Duration::from_secs).ok_or_else(expected)
-}
-
-fn boolean(value: &str) -> Result<bool, String> {
-    match value {
-        "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
-        _ => Err("expected true or false".to_owned()),
-    }
-}
-
-fn key_value(value: &str) -> Result<(String, String), String> {
-    match value.split_once('=') {
-        Some((key, rest)) if !key.is_empty() => {
-            Ok((key.trim_start_matches("--").to_owned(), rest.to_owned()))
-        }
-        _ => Err("expected NAME=VALUE".to_owned()),
-    }
-}
-
-fn taint(value: &str) -> Result<Taint, String> {
-    const EXPECTED: &str =
-        "expected KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute";
-    let (pair, effect) = value.rsplit_once(':').ok_or(EXPECTED)?;
-    let (key, text) = pair.split_once('=').unwrap_or((pair, ""));
-    if key.is_empty() || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
-        return Err(EXPECTED.to_owned());
-    }
-    Ok(Taint {
-        key: key.to_owned(),
-        value: text.to_owned(),
-        effect: effect.to_owned(),
-    })
-}
-
-fn port_range(value: &str) -> Result<(u16, u16), String> {
-    const EXPECTED: &str = "expected a range of ports such as 30000-32767";
-    let (first, last) = value.split_once('-').ok_or(EXPECTED)?;
-    let range: (u16, u16) = (parse(first, EXPECTED)?, parse(last, EXPECTED)?);
-    if range.0 == 0 || range.0 > range.1 {
-        return Err(EXPECTED.to_owned());
-    }
-    Ok(range)
-}
-
-fn file_mode(value: &str) -> Result<u32, String> {
-    let digits = value.strip_prefix("0o").unwrap_or(value);
-    u32::from_str_radix(digits, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| "expected an octal file mode such as 600 or 644".to_owned())
-}
-
-fn component(value: &str) -> Result<Component, String> {
-    let known = Component::ALL;
-    known
-        .iter()
-        .find(|(name, _)| *name == value)
-        .map(|(_, component)| *component)
-        .ok_or_else(|| {
-            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-            format!("expected one of {}", names.join(", "))
-        })
-}
-
-fn socket_path(value: &str) -> Result<PathBuf, String> {
-    let path = value.strip_prefix("unix://").unwrap_or(value);
-    if !path.starts_with('/') {
-        return Err("expected the absolute path of a socket".to_owned());
-    }
-    Ok(PathBuf::from(path))
-}
-
-fn server_url(value: &str) -> Result<String, String> {
-    match value.strip_prefix("https://") {
-        Some(rest) if !rest.is_empty() => Ok(value.trim_end_matches('/').to_owned()),
-        _ => Err("expected a URL such as https://192.168.1.10:6443".to_owned()),
-    }
-}
-
-fn node_name(value: &str) -> Result<String, String> {
-    let legal =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let ends = |byte: Option<&u8>| {
-        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    let bytes = value.as_bytes();
-    if bytes.len() <= 253
-        && bytes.iter().all(|byte| legal(*byte))
-        && ends(bytes.first())
-        && ends(bytes.last())
-    {
-        return Ok(value.to_owned());
-    }
-    Err("expected lower-case letters, digits, '-' and '.', such as node-1".to_owned())
-}
 
 /// The table as Markdown, for the README.
 pub fn reference() -> String {

@@ -53,6 +53,19 @@ pub enum ConfigError {
     File(String),
 }
 
+impl ConfigError {
+    /// Whether it was said to this very command, not in a file or in the environment.
+    pub fn is_of_flag(&self) -> bool {
+        match self {
+            Self::Unknown { origin, .. }
+            | Self::WrongRole { origin, .. }
+            | Self::Value { origin, .. }
+            | Self::TooMany { origin, .. } => *origin == "flag",
+            Self::Conflict(_) | Self::File(_) => false,
+        }
+    }
+}
+
 fn role_name(role: Role) -> &'static str {
     match role {
         Role::Agent => "agent",
@@ -62,28 +75,7 @@ fn role_name(role: Role) -> &'static str {
 
 /// All settings, or everything that is wrong with them.
 pub fn resolve(role: Role, sources: &Sources<'_>) -> Result<Settings, Vec<ConfigError>> {
-    let mut errors = Vec::new();
-    let file = match sources.file.map(parse_file) {
-        Some(Ok(values)) => values,
-        Some(Err(error)) => return Err(vec![error]),
-        None => BTreeMap::new(),
-    };
-    check_names(
-        role,
-        sources.flags.iter().map(|(name, _)| name),
-        "flag",
-        &mut errors,
-    );
-    check_names(role, file.keys(), "configuration file", &mut errors);
-
-    let mut settings = Settings::default();
-    for row in OPTIONS
-        .iter()
-        .filter(|row| row.role.covers(role) || row.default.is_some())
-    {
-        let (values, origin) = values_of(row, sources, &file);
-        apply_row(row, values, origin, &mut settings, &mut errors);
-    }
+    let (settings, mut errors) = read(role, sources);
     if errors.is_empty() && role == Role::Server {
         let found = conflicts::of_settings(&settings).into_iter();
         errors.extend(found.map(ConfigError::from));
@@ -93,6 +85,47 @@ pub fn resolve(role: Role, sources: &Sources<'_>) -> Result<Settings, Vec<Config
     } else {
         Err(errors)
     }
+}
+
+/// For who only looks at what runs: what is wrong keeps its default, and is told. Options of the other subcommand are not
+/// wrong then: the file is theirs.
+pub fn resolve_leniently(role: Role, sources: &Sources<'_>) -> (Settings, Vec<ConfigError>) {
+    let (settings, mut errors) = read(role, sources);
+    errors.retain(|error| !matches!(error, ConfigError::WrongRole { .. }));
+    (settings, errors)
+}
+
+/// What can be understood, and what cannot.
+fn read(role: Role, sources: &Sources<'_>) -> (Settings, Vec<ConfigError>) {
+    let mut errors = Vec::new();
+    let file = sources
+        .file
+        .map(parse_file)
+        .unwrap_or_else(|| Ok(BTreeMap::new()));
+    let file = file.unwrap_or_else(|error| {
+        errors.push(error);
+        BTreeMap::new()
+    });
+    let flags = sources.flags.iter().map(|(name, _)| name);
+    check_names(role, flags, "flag", &mut errors);
+    check_names(role, file.keys(), "configuration file", &mut errors);
+    let mut settings = Settings::default();
+    for row in OPTIONS
+        .iter()
+        .filter(|row| row.role.covers(role) || row.default.is_some())
+    {
+        let (values, origin) = values_of(row, sources, &file);
+        let before = errors.len();
+        let mut changed = settings.clone();
+        apply_row(row, values, origin, &mut changed, &mut errors);
+        if errors.len() == before {
+            settings = changed;
+        } else if let Some(default) = row.default {
+            let values = vec![default.to_owned()];
+            apply_row(row, values, "default", &mut settings, &mut errors);
+        }
+    }
+    (settings, errors)
 }
 
 /// The name's row must exist and belong to the subcommand. A server accepts the agent's options too:
@@ -135,7 +168,10 @@ fn values_of(
         return (flags, "flag");
     }
     if let Some(value) = (sources.environment)(&row.environment()) {
-        return (vec![value], "environment");
+        // An empty variable is how some hand on that there is none.
+        let none = value.is_empty() && row.arity == Arity::List;
+        let values = if none { Vec::new() } else { vec![value] };
+        return (values, "environment");
     }
     if let Some(values) = file.get(row.name) {
         return (values.clone(), "configuration file");
@@ -169,7 +205,6 @@ fn apply_row(
             .iter()
             .flat_map(|value| value.split(','))
             .map(|value| value.trim().to_owned())
-            .filter(|value| !value.is_empty())
             .collect::<Vec<_>>(),
     };
     for value in values {
@@ -367,6 +402,72 @@ mod tests {
         let told = run(Role::Server, &flags, &[], None).unwrap_err();
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].to_string().contains("--service-cidr=10.43.0.0/16"));
+    }
+
+    #[test]
+    fn an_empty_element_of_a_list_is_one() {
+        for (name, value) in [("tls-san", ""), ("tls-san", "a,,b"), ("node-ip", " ")] {
+            let told = run(Role::Server, &[(name, value)], &[], None).unwrap_err();
+            assert_eq!(told.len(), 1, "{told:?}");
+        }
+        let empty = [("SAMPAN_TLS_SAN", "")];
+        let settings = run(Role::Server, &[], &empty, Some("tls-san: a\nnode-ip:\n")).unwrap();
+        assert!(settings.tls_sans.is_empty() && settings.node_ips.is_empty());
+    }
+
+    /// Each value that cannot be is told with its option, where it stands, and what is allowed.
+    #[test]
+    fn values_that_cannot_work_are_refused() {
+        for (name, value) in [
+            ("certificate-lifetime", "3000000d"),
+            ("advertise-address", "0.0.0.0"),
+            ("advertise-address", "::"),
+            ("advertise-address", "255.255.255.255"),
+            ("node-ip", "224.0.0.1"),
+            ("node-ip", "127.0.0.1"),
+            ("https-listen-port", "0"),
+            ("https-listen-port", "10250"),
+            ("data-dir", "/"),
+            ("service-cidr", "127.0.0.0/8"),
+            ("cluster-cidr", "::/0"),
+            ("cluster-domain", "a..b"),
+            ("tls-san", "a b"),
+        ] {
+            let told = run(
+                Role::Server,
+                &[],
+                &[],
+                Some(&format!("{name}: \"{value}\"")),
+            );
+            let told = told.unwrap_err();
+            let text = told[0].to_string();
+            let start = format!("option --{name} (configuration file): {value:?}: ");
+            assert!(text.starts_with(&start), "{text}");
+            assert!(text.contains("expected"), "{text}");
+            assert_eq!(told.len(), 1, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn who_only_looks_gets_what_can_be_understood() {
+        let lenient = |file: &str| {
+            let environment = |_: &str| None;
+            let sources = Sources {
+                flags: &[],
+                environment: &environment,
+                file: Some(file),
+            };
+            resolve_leniently(Role::Server, &sources)
+        };
+        let (settings, told) =
+            lenient("https-listen-port: 7443\nnode-ip: x\ndata-dir: /\nbogus: 1\n");
+        assert_eq!(settings.https_listen_port, 7443);
+        assert_eq!(settings.data_dir.to_str(), Some("/var/lib/sampan"));
+        assert_eq!(told.len(), 3, "{told:?}");
+        let (settings, told) = lenient("{ not yaml");
+        assert_eq!((settings.https_listen_port, told.len()), (6443, 1));
+        let (_, told) = lenient("server: https://10.0.0.1:6443\n");
+        assert!(told.is_empty(), "an agent's file: {told:?}");
     }
 
     #[test]

@@ -299,7 +299,7 @@ impl approve::Verdict {
                 let approval = write(("Approved", "AutoApproved", message));
                 taking.into_iter().chain([approval]).collect()
             }
-            Self::Deny(message) => vec![write(("Denied", "NodeNameTaken", &message))],
+            Self::Deny(reason, message) => vec![write(("Denied", reason, &message))],
         }
     }
 }

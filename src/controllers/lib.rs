@@ -26,6 +26,7 @@ pub mod namespace;
 pub mod nodeipam;
 pub mod nodelifecycle;
 pub mod nodename;
+pub mod noderole;
 pub mod owner;
 pub mod podgc;
 pub mod pods;
@@ -62,6 +63,7 @@ use mirroring::MirroringController;
 use nodeipam::NodeIpamController;
 use nodelifecycle::NodeLifecycleController;
 use nodename::NodeNameController;
+use noderole::NodeRoleController;
 use podgc::PodGarbageCollector;
 use protection::{ClaimProtection, ClassProtection, VolumeProtection};
 use replicaset::PodSetController;
@@ -92,6 +94,7 @@ pub const CONTROLLERS: &[Entry] = &[
     entry::<AggregationController>(),
     entry::<csr::CertificateController>(),
     entry::<NodeNameController>(),
+    entry::<NodeRoleController>(),
     entry::<DeploymentController>(),
     entry::<PodSetController<ReplicaSet>>(),
     entry::<PodSetController<ReplicationController>>(),
@@ -129,6 +132,8 @@ pub struct Settings {
     pub clock: Clock,
     /// What certificate signing requests are signed with.
     pub authorities: Option<csr::Authorities>,
+    /// Names of the nodes that run a control plane.
+    pub control_plane_nodes: Vec<String>,
     /// A node that was silent for so long is no longer Ready.
     pub node_grace_period: Duration,
 }
@@ -139,6 +144,7 @@ impl Settings {
             metrics: Metrics::default(),
             disabled: Vec::new(),
             authorities: None,
+            control_plane_nodes: Vec::new(),
             clock: Clock::system(),
             registry,
             root_ca_pem,

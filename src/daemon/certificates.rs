@@ -137,9 +137,39 @@ pub(crate) fn write_kubeconfig(settings: &Settings, pki: &ServerPki) -> anyhow::
     }
 }
 
+/// Whether there was no room, or no disk that can be written, at the bottom of it.
+pub(crate) fn is_disk_full(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain();
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(sampan_util::file::is_disk_full)
+    })
+}
+
 fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).context("cannot make its folder")?;
     }
     Ok(files::write_atomic(path, text.as_bytes(), mode)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_full_disk_is_seen_through_all_layers() {
+        let mut full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let source = full.write_all(b"x").unwrap_err();
+        let path = "/dev/full".into();
+        let error = anyhow::Error::from(sampan_pki::Error::Write { path, source });
+        assert!(is_disk_full(&error.context("cannot write the kubeconfig")));
+        let folder = std::fs::write("/proc", "x").unwrap_err();
+        assert!(!is_disk_full(&folder.into()));
+    }
 }

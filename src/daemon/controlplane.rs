@@ -371,7 +371,7 @@ pub(crate) fn static_tokens(settings: &Settings) -> anyhow::Result<StaticTokens>
 
 fn read_tokens(path: &Path) -> anyhow::Result<StaticTokens> {
     let context = || format!("token-auth-file {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(context)?;
+    let text = sampan_util::file::read_text(path).with_context(context)?;
     StaticTokens::parse(&text).with_context(context)
 }
 

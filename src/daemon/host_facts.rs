@@ -12,7 +12,7 @@ pub(crate) fn node_name() -> anyhow::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .context("cannot read the host name")?;
     let name = legal_name(text.trim());
-    if name.is_empty() {
+    if !sampan_config::values::is_node_name(&name) {
         anyhow::bail!(
             "the host name {:?} is no legal node name; give one with --node-name",
             text.trim()

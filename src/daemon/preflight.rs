@@ -20,6 +20,9 @@ pub(crate) fn server(settings: &Settings) -> anyhow::Result<Option<NodeIdentity>
             settings.data_dir.display()
         );
     }
+    check_paths(settings)?;
+    sampan_pki::files::refuse_other_than_file(&settings.write_kubeconfig)
+        .context("option --write-kubeconfig: expected the path of a file, or of none")?;
     check_token(settings)?;
     controlplane::static_tokens(settings)?;
     if let Some(before) = info::kept_before(&controlplane::cluster_file(settings)) {
@@ -50,9 +53,28 @@ pub(crate) fn agent(settings: &Settings) -> anyhow::Result<NodeIdentity> {
             settings.data_dir.display()
         );
     }
+    check_paths(settings)?;
     check_token(settings)?;
     need_root("an agent runs containers and sets up their network", "")?;
     NodeIdentity::of(settings)
+}
+
+/// Folders are made where they are missing, which works only below folders.
+fn check_paths(settings: &Settings) -> anyhow::Result<()> {
+    let path = &settings.data_dir;
+    let found = path.ancestors().find_map(|above| {
+        let metadata = std::fs::metadata(above).ok()?;
+        Some((above, metadata))
+    });
+    match found {
+        Some((above, metadata)) if !metadata.is_dir() => anyhow::bail!(
+            "option --data-dir: {}: {} is {}; expected a folder, or a place where one can be made",
+            path.display(),
+            above.display(),
+            sampan_util::file::what_is(&metadata)
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn check_token(settings: &Settings) -> anyhow::Result<()> {
@@ -91,5 +113,31 @@ pub(crate) fn refuse_change(
             "{difference}; nodes, Pods and Services have addresses and names of it. Give what the data was made with, \
              or another --data-dir for a new cluster"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn data_lies_in_a_folder() {
+        let check = |path: &str| {
+            check_paths(&Settings {
+                data_dir: path.into(),
+                ..Settings::default()
+            })
+        };
+        for (path, what) in [("/dev/null", "a device"), ("/proc/self/stat/x/y", "a file")] {
+            let told = check(path).unwrap_err().to_string();
+            assert!(
+                told.starts_with(&format!("option --data-dir: {path}: ")),
+                "{told}"
+            );
+            assert!(told.contains(what), "{told}");
+        }
+        assert!(check("/var/lib/there/is/none").is_ok());
+        assert!(check("/tmp").is_ok());
     }
 }

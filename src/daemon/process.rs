@@ -1,7 +1,8 @@
 //! What concerns the process as a whole: paths, the lock on the data directory, threads, signals.
 
 use std::fs::{File, TryLockError};
-use std::io::Write as _;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -69,7 +70,7 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
         )
     })?;
     let path = data_dir.join("lock");
-    let mut file = File::options()
+    let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
@@ -82,11 +83,10 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
         })?;
     match file.try_lock() {
         Ok(()) => {
-            // Whom to ask to end, for an uninstall.
-            let noted = file
-                .set_len(0)
-                .and_then(|()| write!(file, "{}", std::process::id()));
-            noted.with_context(|| format!("cannot write {}", path.display()))?;
+            if let Err(error) = note_process(&file) {
+                // Holding it is what counts; a server whose disk is full must start, so that something can be deleted.
+                tracing::error!(path = %path.display(), %error, "cannot write down which process runs");
+            }
             Ok(file)
         }
         Err(TryLockError::WouldBlock) => anyhow::bail!(
@@ -97,6 +97,22 @@ pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
             Err(error).with_context(|| format!("cannot lock {}", path.display()))
         }
     }
+}
+
+/// Whom to ask to end, for an uninstall. Always of one length and written at one stroke, over what was there: so it needs no room
+/// on a disk that has filled up, and nobody reads a half of it. Readers leave the ends of lines out.
+fn note_process(file: &File) -> io::Result<()> {
+    const LENGTH: usize = 12;
+    let mut text = std::process::id().to_string();
+    while text.len() < LENGTH {
+        text.push('\n');
+    }
+    let written = file.write_all_at(text.as_bytes(), 0);
+    if written.is_err() {
+        // None is better than that of a process which is gone.
+        file.set_len(0)?;
+    }
+    written
 }
 
 /// Whether a process holds the data directory; nothing if none ever did.
@@ -142,8 +158,20 @@ mod tests {
         assert_eq!(is_running(&folder), None);
         let held = lock(&folder).unwrap();
         assert_eq!(is_running(&folder), Some(true));
+        let noted = || std::fs::read_to_string(folder.join("lock")).unwrap();
+        assert_eq!(noted().trim(), std::process::id().to_string());
+        assert_eq!(noted().len(), 12);
         drop(held);
         assert_eq!(is_running(&folder), Some(false));
+        std::fs::write(folder.join("lock"), "4194304").unwrap();
+        drop(lock(&folder).unwrap());
+        assert_eq!(noted().trim(), std::process::id().to_string());
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_is_full_keeps_nobody_from_noting_nothing() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        assert!(note_process(&full).is_err());
     }
 }

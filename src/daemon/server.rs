@@ -3,15 +3,19 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use sampan_api::UserInfo;
 use sampan_apiserver::metrics::Extra;
 use sampan_client::Informers;
 use sampan_cluster::node_name::{self, NodeNameError};
+use sampan_cluster::renew::Kept;
 use sampan_config::Settings;
 use sampan_config::settings::{NODE_PREFIX_V4, NODE_PREFIX_V6};
 use sampan_controllers::csr::Authorities;
 use sampan_host::{Change, Journal};
+use sampan_pki::authority;
+use sampan_pki::server::ServerPki;
 use sampan_util::{Parts, Shutdown};
 use tokio::task::JoinSet;
 
@@ -39,33 +43,48 @@ pub(crate) async fn run(
         let folder = settings.server_dir().join("tls");
         take_name(&plane, &node.name, folder, &shutdown, &mut actors).await?;
     }
-    let reporter = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
     let own_name = node.as_ref().map(|node| node.name.as_str());
+    let reporter = plane.client(UserInfo::authenticated(CONTROLLER_MANAGER, &[]));
     parts::record_failures(&parts, reporter, own_name);
     let journal = match &node {
         Some(_) => Some(crate::agent::open_journal(&settings)?),
         None => None,
     };
-    if let Some(journal) = &journal {
-        record_kubeconfig(&settings.write_kubeconfig, journal)?;
-    }
-    certificates::write_kubeconfig(&settings, &plane.pki)?;
-    let kept = vec![plane.certificates.kept(&plane.pki)];
+    let mut kept = vec![plane.certificates.kept(&plane.pki)];
+    kept.extend(first_kubeconfig(&settings, &plane, journal.as_ref())?);
     actors.spawn(sampan_cluster::renew::keep(kept, shutdown.clone()));
     if !settings.disable_controller_manager {
-        controllers(&settings, &plane, &parts, &shutdown, &mut actors);
+        let own = controller_settings(&settings, &plane, own_name);
+        controllers(own, &plane, &parts, &shutdown, &mut actors);
     }
     if !settings.disable_scheduler {
         scheduler(&plane, &parts, &shutdown, &mut actors);
     }
     tracing::info!(url = %plane.local_url, "the API is ready");
     notify::notify("READY=1");
+    let node = node.zip(journal);
+    let ended = until_end(&settings, &plane, node, parts, &shutdown).await;
+    shutdown.trigger();
+    while actors.join_next().await.is_some() {}
+    serving.trigger();
+    plane.close().await;
+    ended
+}
+
+/// Runs the node, if there is one, until shutdown or until the store ends.
+async fn until_end(
+    settings: &Settings,
+    plane: &ControlPlane,
+    node: Option<(NodeIdentity, Journal)>,
+    parts: Parts,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
     let store_ended = plane.store_ended();
     let mut node = Box::pin(async {
-        match node.zip(journal) {
+        match node {
             Some((node, journal)) => {
                 let stop = shutdown.clone();
-                crate::agent::run_beside(&settings, &plane, node, journal, parts, stop).await
+                crate::agent::run_beside(settings, plane, node, journal, parts, stop).await
             }
             None => {
                 shutdown.wait().await;
@@ -73,7 +92,7 @@ pub(crate) async fn run(
             }
         }
     });
-    let ended = tokio::select! {
+    tokio::select! {
         ended = &mut node => ended,
         // Nothing can go on without it; whoever started us starts us again.
         () = store_ended => {
@@ -83,13 +102,50 @@ pub(crate) async fn run(
             }
             Err(anyhow::anyhow!("the store has ended; the log says why"))
         }
+    }
+}
+
+/// Writes the administrator's kubeconfig, its place in the journal first. A disk that is full keeps no server from starting: the API is
+/// what makes room on it. Then it is tried again while the server runs.
+fn first_kubeconfig(
+    settings: &Settings,
+    plane: &ControlPlane,
+    journal: Option<&Journal>,
+) -> anyhow::Result<Option<Kept>> {
+    match recorded_kubeconfig(settings, &plane.pki, journal) {
+        Ok(()) => return Ok(None),
+        Err(error) if certificates::is_disk_full(&error) => {
+            let path = settings.write_kubeconfig.display();
+            tracing::error!(%path, error = sampan_util::chain(&*error),
+                "the kubeconfig is not written, and will be once there is room for it");
+        }
+        Err(error) => return Err(error),
+    }
+    let (settings, pki) = (settings.clone(), Arc::clone(&plane.pki));
+    let journal = journal.cloned();
+    let renew = move || {
+        let done = recorded_kubeconfig(&settings, &pki, journal.as_ref());
+        // From then on it is kept with the certificates.
+        let done = done.map(|()| SystemTime::now() + authority::AUTHORITY_LIFETIME);
+        let done = done.map_err(|error| sampan_util::chain(&*error));
+        Box::pin(std::future::ready(done)) as _
     };
-    drop(node);
-    shutdown.trigger();
-    while actors.join_next().await.is_some() {}
-    serving.trigger();
-    plane.close().await;
-    ended
+    Ok(Some(Kept {
+        name: "kubeconfig",
+        due: SystemTime::UNIX_EPOCH,
+        renew: Box::new(renew),
+    }))
+}
+
+fn recorded_kubeconfig(
+    settings: &Settings,
+    pki: &ServerPki,
+    journal: Option<&Journal>,
+) -> anyhow::Result<()> {
+    if let Some(journal) = journal {
+        record_kubeconfig(&settings.write_kubeconfig, journal)?;
+    }
+    certificates::write_kubeconfig(settings, pki)
 }
 
 /// Takes the name of this server's node, before anybody approves requests. Only another machine's name is a reason not to
@@ -112,14 +168,11 @@ async fn take_name(
     Ok(())
 }
 
-/// The controllers, which answer for themselves from now on.
-fn controllers(
+fn controller_settings(
     settings: &Settings,
     plane: &ControlPlane,
-    parts: &Parts,
-    shutdown: &Shutdown,
-    actors: &mut JoinSet<()>,
-) {
+    own_node: Option<&str>,
+) -> sampan_controllers::Settings {
     let mut own = sampan_controllers::Settings::new(
         plane.server.core().registry.clone(),
         plane.pki.server_ca.certificate_pem().to_owned(),
@@ -127,11 +180,23 @@ fn controllers(
     );
     own.node_mask_v4 = NODE_PREFIX_V4;
     own.node_mask_v6 = NODE_PREFIX_V6;
+    own.control_plane_nodes = own_node.map(str::to_owned).into_iter().collect();
     own.authorities = Some(Authorities {
         client: plane.pki.client_ca.clone(),
         kubelet_serving: plane.pki.kubelet_ca.clone(),
         serving: plane.pki.server_ca.clone(),
     });
+    own
+}
+
+/// The controllers, which answer for themselves from now on.
+fn controllers(
+    own: sampan_controllers::Settings,
+    plane: &ControlPlane,
+    parts: &Parts,
+    shutdown: &Shutdown,
+    actors: &mut JoinSet<()>,
+) {
     let counted = own.metrics.clone();
     let figures: Extra = Arc::new(move |text: &mut String| text.push_str(&counted.render()));
     plane.add_metrics(Arc::clone(&figures));

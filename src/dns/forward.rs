@@ -128,7 +128,9 @@ impl Forwarder {
         if modified.is_some() && modified == state.modified {
             return state.servers.clone();
         }
-        match tokio::fs::read_to_string(path).await {
+        let named = path.to_owned();
+        let read = tokio::task::spawn_blocking(move || sampan_util::file::read_text(&named)).await;
+        match read.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked))) {
             Ok(text) => {
                 state.servers = parse_resolv_conf(&text);
                 state.modified = modified;

@@ -4,6 +4,8 @@ use crate::qos::Amounts;
 use crate::settings::{Floor, Settings};
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use sampan_api::kinds::node;
+use sampan_api::names;
 use sampan_api::quantity::Quantity;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +45,9 @@ const ROWS: &[Row] = &[
         Ok(())
     }),
     row("cluster-domain", |s, v| {
-        v.trim_end_matches('.').clone_into(&mut s.cluster_domain);
+        let domain = v.trim_end_matches('.');
+        first(names::dns1123_subdomain(domain))?;
+        domain.clone_into(&mut s.cluster_domain);
         Ok(())
     }),
     row("container-log-max-files", |s, v| {
@@ -96,6 +100,7 @@ const ROWS: &[Row] = &[
     row("node-labels", |s, v| {
         for word in words(v) {
             let (key, value) = word.split_once('=').unwrap_or((&word, ""));
+            check_label(key, value)?;
             s.labels.insert(key.to_owned(), value.to_owned());
         }
         Ok(())
@@ -243,6 +248,9 @@ fn reserve(reserved: &mut Amounts, text: &str) -> Result<(), String> {
             return Err(format!("{name:?} is none of {}", KNOWN.join(", ")));
         }
         let value = quantity(value)?;
+        if value.milli_value() < 0 {
+            return Err(format!("{name} must not be negative"));
+        }
         let before = crate::qos::amount(Some(reserved), name);
         let sum = before.milli_value().saturating_add(value.milli_value());
         reserved.insert(name.to_owned(), Text(format!("{sum}m")));
@@ -256,6 +264,7 @@ fn taint(text: &str) -> Result<Taint, String> {
         .rsplit_once(':')
         .ok_or("must be KEY=VALUE:EFFECT".to_owned())?;
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    check_taint(key, value, effect)?;
     Ok(Taint {
         key: key.to_owned(),
         value: (!value.is_empty()).then(|| value.to_owned()),
@@ -263,6 +272,36 @@ fn taint(text: &str) -> Result<Taint, String> {
         time_added: None,
     })
 }
+
+/// What is wrong with a label that this kubelet is to give its node.
+pub fn check_label(key: &str, value: &str) -> Result<(), String> {
+    first(names::label_key(key))?;
+    first(names::label_value(value))?;
+    if node::kubelet_may_label(key) {
+        return Ok(());
+    }
+    Err(format!(
+        "a node may not give itself the label {key}; set it with `kubectl label node`"
+    ))
+}
+
+/// What is wrong with a taint.
+pub fn check_taint(key: &str, value: &str, effect: &str) -> Result<(), String> {
+    const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    first(names::label_key(key))?;
+    first(names::label_value(value))?;
+    if EFFECTS.contains(&effect) {
+        return Ok(());
+    }
+    Err(format!("{effect:?} is none of {}", EFFECTS.join(", ")))
+}
+
+fn first(messages: Vec<String>) -> Result<(), String> {
+    messages.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Times that are added to others must not leave the calendar.
+const LONGEST: Duration = Duration::from_secs(8760 * 3600);
 
 /// A duration in Go's form: `10s`, `1m30s`, `500ms`.
 fn duration(text: &str) -> Result<Duration, String> {
@@ -285,11 +324,12 @@ fn duration(text: &str) -> Result<Duration, String> {
             "h" => 3600.0,
             _ => return Err(bad()),
         };
-        total += Duration::try_from_secs_f64(number * unit).map_err(|_| bad())?;
+        let part = Duration::try_from_secs_f64(number * unit).map_err(|_| bad())?;
+        total = total.checked_add(part).ok_or_else(bad)?;
         rest = &rest[letters..];
     }
-    if total.is_zero() {
-        return Err("must be above zero".to_owned());
+    if total.is_zero() || total > LONGEST {
+        return Err("must be above zero and at most 8760h".to_owned());
     }
     Ok(total)
 }
@@ -365,6 +405,27 @@ mod tests {
             ("image-gc-low-threshold", "90"),
             ("cluster-dns", "x"),
             ("register-with-taints", "a"),
+            ("register-with-taints", "a b:NoSchedule"),
+            ("register-with-taints", "a=b:Never"),
+            ("node-labels", "a b=c"),
+            ("node-labels", "a=b c"),
+            ("node-labels", "node-role.kubernetes.io/worker=true"),
+            ("cluster-domain", "a..b"),
+            ("cluster-domain", "Upper"),
+            ("system-reserved", "cpu=-1"),
+            ("kube-reserved", "memory=-1Gi"),
+            ("kube-reserved", "memory=much"),
+            ("container-log-max-size", "-1"),
+            ("eviction-hard", "memory.available<-1"),
+            ("eviction-hard", "nodefs.available<-5%"),
+            ("node-status-update-frequency", "-10s"),
+            ("node-status-update-frequency", "0s"),
+            ("minimum-image-ttl-duration", "8761h"),
+            (
+                "minimum-image-ttl-duration",
+                "18446744073709551615s18446744073709551615s",
+            ),
+            ("max-pods", "-1"),
         ] {
             let error = applied(&[(name, value)]).unwrap_err();
             assert!(

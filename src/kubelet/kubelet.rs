@@ -158,7 +158,7 @@ impl Kubelet {
 
     fn names(&self) -> Names {
         let path = self.settings.resolv_conf.as_ref();
-        let host = path.and_then(|path| std::fs::read_to_string(path).ok());
+        let host = path.and_then(|path| sampan_util::file::read_text(path).ok());
         let dns = self.settings.cluster_dns.iter();
         Names {
             cluster_dns: dns.map(ToString::to_string).collect(),

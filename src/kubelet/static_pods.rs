@@ -14,7 +14,7 @@ use crate::pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use sampan_client::Recorder;
-use sampan_util::Shutdown;
+use sampan_util::{Shutdown, file};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Source {
                 continue;
             }
             let before = known.and_then(|seen| seen.pod.clone());
-            let read = fs::read(&path).map_err(|error| format!("cannot be read: {error}"));
+            let read = file::read_bytes(&path).map_err(|error| format!("cannot be read: {error}"));
             let parsed = read.and_then(|text| manifest::parse(&text, &path, &self.node_name, now));
             let pod = match parsed {
                 Ok(pod) => Some(Arc::new(pod)),

@@ -515,13 +515,7 @@ impl Worker {
                 self.memory.busy.stopping_sandboxes.insert(id.clone());
                 self.spawn(scope.stop_sandbox(id));
             }
-            Action::RemoveContainer(id) => {
-                let instance = self.memory.instance(&id);
-                let (name, count) =
-                    instance.map_or((String::new(), 0), |i| (i.name.clone(), i.restart_count));
-                self.memory.busy.removing.insert(id.clone());
-                self.spawn(scope.remove_container(id, name, count));
-            }
+            Action::RemoveContainer(id) => self.remove_container(scope, id),
             Action::RemoveSandbox(id) => {
                 self.memory.busy.removing.insert(id.clone());
                 self.spawn(scope.remove_sandbox(id));
@@ -539,12 +533,22 @@ impl Worker {
                 let runtime = self.memory.observer.state.clone();
                 self.spawn(scope.purge(runtime, failures));
             }
-            Action::Retire => {
-                self.views.remove(pod::uid(&self.memory.pod));
-                self.context.relister.forget(pod::uid(&self.memory.pod));
-                self.is_retired = true;
-            }
+            Action::Retire => self.retire(),
         }
+    }
+
+    fn remove_container(&mut self, scope: Scope, id: String) {
+        let instance = self.memory.instance(&id);
+        let (name, count) =
+            instance.map_or((String::new(), 0), |i| (i.name.clone(), i.restart_count));
+        self.memory.busy.removing.insert(id.clone());
+        self.spawn(scope.remove_container(id, name, count));
+    }
+
+    fn retire(&mut self) {
+        self.views.remove(pod::uid(&self.memory.pod));
+        self.context.relister.forget(pod::uid(&self.memory.pod));
+        self.is_retired = true;
     }
 
     fn mount(&mut self, scope: Scope) {

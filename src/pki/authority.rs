@@ -227,7 +227,7 @@ impl Authority {
             subject: &certificate::subject(&spec.common_name, &spec.organizations),
             spki: &key.spki(),
             not_before: certificate::valid_from(now, self.leaf_life),
-            not_after: now + self.leaf_life,
+            not_after: end_of(now, self.leaf_life),
             alt_names: &certificate::alt_names(&spec.dns_names, &spec.ips),
             usages: &spec.usages,
             is_authority: false,
@@ -248,7 +248,7 @@ impl Authority {
             subject: request.subject_der(),
             spki: request.spki_der(),
             not_before: certificate::valid_from(now, lifetime),
-            not_after: (now + lifetime).min(last),
+            not_after: end_of(now, lifetime).min(last),
             alt_names: request.alt_names_der(),
             usages,
             is_authority: false,
@@ -329,6 +329,11 @@ impl Authority {
     }
 }
 
+/// The end of a life that begins now. Longer than an authority lives helps nobody, and certificates know no year 10000.
+fn end_of(now: SystemTime, life: Duration) -> SystemTime {
+    now + life.min(AUTHORITY_LIFETIME)
+}
+
 /// Whether the first certificate of `leaf` carries the signature of the first one of `authority` (both PEM).
 pub fn is_signed_by(leaf: &str, authority: &str) -> bool {
     let first = |pem: &str| Some(certificate::certificates_from_pem(pem).ok()?.swap_remove(0));
@@ -370,6 +375,21 @@ mod tests {
         assert_eq!(info.ips, spec.ips);
         assert!(verifies(&leaf.certificate_pem, &authority));
         assert!(!verifies(&leaf.certificate_pem, &other));
+    }
+
+    #[test]
+    fn a_life_that_no_clock_reaches_is_as_long_as_an_authoritys() {
+        let now = SystemTime::now();
+        for life in [Duration::from_secs(3_000_000 * 86_400), Duration::MAX] {
+            let authority = Authority::create("a-ca", now).unwrap();
+            let authority = authority.with_leaf_life(life);
+            let leaf = authority.issue(&LeafSpec::default(), now).unwrap();
+            let info = CertificateInfo::from_pem(&leaf.certificate_pem).unwrap();
+            assert!(info.not_after <= now + AUTHORITY_LIFETIME);
+        }
+        let after_all = SystemTime::UNIX_EPOCH + Duration::from_secs(400_000_000_000);
+        let refused = Authority::create("a-ca", after_all).unwrap_err();
+        assert!(refused.to_string().contains("clock"), "{refused}");
     }
 
     #[test]

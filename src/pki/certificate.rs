@@ -58,8 +58,8 @@ pub(crate) fn encode(
         .map_err(|_| Error::Random)?;
     serial[0] = (serial[0] & 0x7f) | 0x40;
     let validity = der::sequence(&[
-        &der::time(OffsetDateTime::from(content.not_before)),
-        &der::time(OffsetDateTime::from(content.not_after)),
+        &der::time(date(content.not_before)?),
+        &der::time(date(content.not_after)?),
     ]);
     let body = der::sequence(&[
         &der::context(0, true, &der::unsigned(&[2])),
@@ -77,6 +77,15 @@ pub(crate) fn encode(
         &key.signature_algorithm(),
         &der::bits(0, &signature),
     ]))
+}
+
+/// As certificates write it: with a year of four digits.
+fn date(time: SystemTime) -> Result<OffsetDateTime, Error> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    });
+    OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| Error::Date)
 }
 
 fn extensions(content: &Content<'_>, issuer: &IssuerName<'_>) -> Vec<u8> {

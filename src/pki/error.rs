@@ -28,6 +28,10 @@ pub enum Error {
     UnknownUsage(String),
     #[error("the random number generator failed")]
     Random,
+    #[error(
+        "no certificate can be made for a time after the year 9999; is this machine's clock right?"
+    )]
+    Date,
     #[error("the key cannot sign")]
     Sign,
     #[error("not a token: {reason}")]

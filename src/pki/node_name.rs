@@ -16,10 +16,20 @@ pub const DATA_KEY: &str = "public-key-sha256";
 const SUFFIX: &str = ".node-password.sampan";
 const LONGEST_SECRET_NAME: usize = 253;
 
-/// The name of a node's Secret; `None` if the node's name is too long for that.
+/// The name of a node's Secret; `None` if no node can have this name: one that is no DNS subdomain, or too long for that.
 pub fn secret_name(node: &str) -> Option<String> {
     let name = format!("{node}{SUFFIX}");
-    (!node.is_empty() && name.len() <= LONGEST_SECRET_NAME).then_some(name)
+    (node.split('.').all(is_label) && name.len() <= LONGEST_SECRET_NAME).then_some(name)
+}
+
+fn is_label(text: &str) -> bool {
+    let end = |byte: Option<&u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    let bytes = text.as_bytes();
+    end(bytes.first())
+        && end(bytes.last())
+        && bytes.iter().all(|byte| end(Some(byte)) || *byte == b'-')
 }
 
 /// The node that a Secret of this name is about.
@@ -32,14 +42,18 @@ pub fn key_hash(spki: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, spki).as_ref())
 }
 
-fn too_long(node: &str) -> String {
-    format!("the node name {node:?} is too long; choose another --node-name")
+fn impossible(node: &str) -> String {
+    let longest = LONGEST_SECRET_NAME - SUFFIX.len();
+    format!(
+        "no node can have the name {node:?}: expected lower-case letters, digits, '-' and '.', such as node-1, at most \
+         {longest} characters; choose another --node-name"
+    )
 }
 
 /// Why a machine may not have the name, and how it is set free.
 pub fn refusal(node: &str) -> String {
     let Some(secret) = secret_name(node) else {
-        return too_long(node);
+        return impossible(node);
     };
     format!(
         "the node name {node} belongs to another machine of this cluster, or to this one before its data was lost: choose \
@@ -59,7 +73,7 @@ pub fn refusal_in_use(node: &str) -> String {
 /// Why a server may not start with its own node. Its API is not up then, so the name cannot be set free at once.
 pub fn refusal_of_server(node: &str) -> String {
     let Some(secret) = secret_name(node) else {
-        return too_long(node);
+        return impossible(node);
     };
     format!(
         "the name {node} of this server's node belongs to another machine of this cluster, or to this one before its key was \
@@ -114,8 +128,13 @@ mod tests {
         let name = secret_name("pi-4.home").unwrap();
         assert_eq!(name, "pi-4.home.node-password.sampan");
         assert_eq!(node_of(&name), Some("pi-4.home"));
-        assert_eq!(secret_name(&"a".repeat(233)), None);
-        assert!(refusal(&"a".repeat(233)).contains("too long"));
+        let long = "a".repeat(233);
+        for name in [
+            "", ".", "a..b", "A", "a b", "a_b", "-a", "a/b", "a\n", "\u{e4}", &long,
+        ] {
+            assert_eq!(secret_name(name), None, "{name:?}");
+            assert!(refusal(name).starts_with("no node can have the name"));
+        }
         assert!(refusal("a").contains("kubectl delete node a"));
         assert!(refusal_in_use("a").contains("runs under the node name a "));
     }
@@ -129,6 +148,6 @@ mod tests {
             "{told}"
         );
         assert!(told.contains("delete secret a.node-password.sampan"));
-        assert!(refusal_of_server(&"a".repeat(233)).contains("too long"));
+        assert!(refusal_of_server("a b").contains("no node can have the name"));
     }
 }

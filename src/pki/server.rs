@@ -151,8 +151,8 @@ impl ServerPki {
         let mut text = self.kubelet_ca.certificate_pem().to_owned();
         // On a new server both are made in the same breath.
         let was_alone = own > made_at(&self.server_ca)? + A_BREATH;
-        let last = own + LEAF_LIFETIME.max(self.server_ca.leaf_life());
-        if was_alone && now < last {
+        let last = own.checked_add(LEAF_LIFETIME.max(self.server_ca.leaf_life()));
+        if was_alone && last.is_none_or(|last| now < last) {
             text.push_str(self.server_ca.certificate_pem());
         }
         Ok(text)

@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod chain;
 pub mod clock;
+pub mod file;
 pub mod inbox;
 pub mod part;
 pub mod shutdown;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sampan_api::Status;
+use sampan_api::kinds::node;
 use sampan_api::meta::{at, boolean, get, items, text};
 use sampan_pki::CertificateRequest;
 use serde_json::Value;
@@ -16,22 +17,6 @@ use crate::registry::server::Core;
 mod references;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
-const RESTRICTED: &str = "node-restriction.kubernetes.io";
-/// Labels with Kubernetes' own prefixes that a kubelet sets on its node.
-const KUBELET_LABELS: &[&str] = &[
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "beta.kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/arch",
-];
-const KUBELET_LABEL_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
 const KUBELET_SIGNERS: &[&str] = &[
     "kubernetes.io/kubelet-serving",
     "kubernetes.io/kube-apiserver-client-kubelet",
@@ -397,27 +382,8 @@ fn forbidden_labels(new: &Value, old: &Value) -> Vec<String> {
     changed.dedup();
     changed
         .into_iter()
-        .filter(|key| label(new, key) != label(old, key) && !is_allowed(key))
+        .filter(|key| label(new, key) != label(old, key) && !node::kubelet_may_label(key))
         .collect()
-}
-
-fn is_allowed(key: &str) -> bool {
-    let within = |namespace: &str, domain: &str| {
-        namespace == domain || namespace.ends_with(&format!(".{domain}"))
-    };
-    let Some((namespace, _)) = key.split_once('/') else {
-        return true;
-    };
-    if within(namespace, RESTRICTED) {
-        return false;
-    }
-    if !within(namespace, "kubernetes.io") && !within(namespace, "k8s.io") {
-        return true;
-    }
-    KUBELET_LABELS.contains(&key)
-        || KUBELET_LABEL_NAMESPACES
-            .iter()
-            .any(|domain| within(namespace, domain))
 }
 
 fn lease(node: &str, request: &AdmissionRequest<'_>) -> Verdict {

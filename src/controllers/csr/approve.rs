@@ -20,6 +20,8 @@ const BOOTSTRAPPERS: &str = "system:bootstrappers";
 const AGENT_USERS: &[&str] = &["system:kube-proxy"];
 /// How soon a request that waits is looked at again: who lives gives a sign every ten seconds.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Why a request is denied whose node's name is somebody else's.
+const TAKEN: &str = "NodeNameTaken";
 /// What creation times leave out.
 const FRACTIONS: Duration = Duration::from_secs(1);
 
@@ -54,7 +56,8 @@ pub(super) enum Verdict {
         /// Made first: the name of the node was free.
         takes: Option<Box<Secret>>,
     },
-    Deny(String),
+    /// With the reason in one word and in full.
+    Deny(&'static str, String),
 }
 
 /// The first rule that allows a request approves it with its message.
@@ -120,12 +123,12 @@ pub(super) fn judge(
                 return verdict;
             }
             match name::secret(node, content) {
-                None => return Verdict::Deny(refusal(node)),
+                None => return Verdict::Deny("NodeNameInvalid", refusal(node)),
                 made => made,
             }
         }
         (_, Holder::Key(hash)) if *hash != content.key_hash() => {
-            return Verdict::Deny(refusal(node));
+            return Verdict::Deny(TAKEN, refusal(node));
         }
         (_, Holder::Key(_)) => None,
     };
@@ -163,7 +166,7 @@ impl Observed {
         let created = self.request.metadata.creation_timestamp.as_ref();
         let asked = created.map_or(now, |time| time.0);
         if beat.is_renewal && beat.at > asked + FRACTIONS {
-            return Some(Verdict::Deny(refusal_in_use(node)));
+            return Some(Verdict::Deny(TAKEN, refusal_in_use(node)));
         }
         Some(Verdict::Wait(left.min(LOOK_AGAIN)))
     }

@@ -167,6 +167,31 @@ fn a_name_is_its_first_keys() {
     );
 }
 
+/// Names that no Node, and no Secret, can have: the answer is final, or it would be asked for without end.
+#[test]
+fn names_that_cannot_be_are_denied_once() {
+    let long = "a".repeat(240);
+    for name in ["", "A", "a b", "a..b", "a/../b", "a_b", "node-", &long] {
+        let subject = node_subject(name);
+        let user = format!("system:node:{name}");
+        for (user, group) in [
+            ("bootstrap", "system:bootstrappers"),
+            (user.as_str(), "system:nodes"),
+        ] {
+            let signer = "kube-apiserver-client-kubelet";
+            let asked = request(&subject, signer, &CLIENT, user, group);
+            let plan = CertificateController::reconcile(&observed(asked.clone()), at(10));
+            let said = written(&plan).unwrap();
+            let start = "approval Denied NodeNameInvalid: no node can have the name";
+            assert!(said.starts_with(start), "{name}: {said}");
+            assert_eq!(plan.actions.len(), 1, "nothing else is written");
+            let denied = decided(asked, "Denied", "1970-01-01T00:00:10Z");
+            let plan = CertificateController::reconcile(&observed(denied), at(20));
+            assert!(plan.actions.is_empty(), "{plan}");
+        }
+    }
+}
+
 /// What becomes of a request of second 0 for a free name at second 10, when this sign of life was the last one.
 fn while_living(who: (&str, &str), seconds: i64, is_renewal: bool) -> Plan {
     let signer = "kube-apiserver-client-kubelet";

@@ -48,38 +48,9 @@ pub fn render_config(config: &ContainerdConfig) -> String {
     }
     toml.strings("disabled_plugins", &DISABLED);
 
-    toml.table("grpc");
-    toml.path("address", &config.socket);
-    toml.number("max_recv_message_size", 16 << 20);
-    toml.number("max_send_message_size", 16 << 20);
-
-    toml.table("plugins.\"io.containerd.internal.v1.opt\"");
-    toml.path("path", &config.opt);
-
-    toml.table(CRI);
-    toml.text("sandbox_image", &config.sandbox_image);
-    toml.text("stream_server_address", "127.0.0.1");
-    toml.text("stream_server_port", "0");
-    toml.text("stream_idle_timeout", "4h0m0s");
-    toml.flag("enable_unprivileged_ports", true);
-    toml.flag("enable_unprivileged_icmp", true);
-    toml.flag("restrict_oom_score_adj", !config.may_lower_oom_score);
-    toml.flag("tolerate_missing_hugetlb_controller", true);
-    toml.flag("netns_mounts_under_state_dir", true);
-    toml.number("max_concurrent_downloads", config.max_concurrent_downloads);
-    toml.line("# How old the figures on the disk use of snapshots may be.");
-    toml.number("stats_collect_period", 60);
-
-    toml.table(&format!("{CRI}.containerd"));
-    toml.text("snapshotter", &config.snapshotter);
-    toml.text("default_runtime_name", "runc");
-    toml.flag("discard_unpacked_layers", false);
-    toml.table(&format!("{CRI}.containerd.runtimes.runc"));
-    toml.text("runtime_type", "io.containerd.runc.v2");
-    toml.table(&format!("{CRI}.containerd.runtimes.runc.options"));
-    toml.path("BinaryName", &config.runc);
-    toml.path("Root", &config.state.join("runc"));
-    toml.flag("SystemdCgroup", false);
+    render_service(&mut toml, config);
+    render_cri(&mut toml, config);
+    render_runc(&mut toml, config);
 
     toml.table(&format!("{CRI}.cni"));
     toml.path("bin_dir", &config.cni_bin);
@@ -93,19 +64,62 @@ pub fn render_config(config: &ContainerdConfig) -> String {
         toml.text(&quote(&format!("io.containerd.timeout.{what}")), limit);
     }
     for (host, login) in &config.logins {
-        toml.table(&format!("{CRI}.registry.configs.{}.auth", quote(host)));
-        for (key, value) in [
-            ("username", &login.username),
-            ("password", &login.password),
-            ("auth", &login.auth),
-            ("identitytoken", &login.identity_token),
-        ] {
-            if !value.is_empty() {
-                toml.text(key, value);
-            }
-        }
+        render_login(&mut toml, host, login);
     }
     toml.0
+}
+
+fn render_service(toml: &mut Toml, config: &ContainerdConfig) {
+    toml.table("grpc");
+    toml.path("address", &config.socket);
+    toml.number("max_recv_message_size", 16 << 20);
+    toml.number("max_send_message_size", 16 << 20);
+
+    toml.table("plugins.\"io.containerd.internal.v1.opt\"");
+    toml.path("path", &config.opt);
+}
+
+fn render_cri(toml: &mut Toml, config: &ContainerdConfig) {
+    toml.table(CRI);
+    toml.text("sandbox_image", &config.sandbox_image);
+    toml.text("stream_server_address", "127.0.0.1");
+    toml.text("stream_server_port", "0");
+    toml.text("stream_idle_timeout", "4h0m0s");
+    toml.flag("enable_unprivileged_ports", true);
+    toml.flag("enable_unprivileged_icmp", true);
+    toml.flag("restrict_oom_score_adj", !config.may_lower_oom_score);
+    toml.flag("tolerate_missing_hugetlb_controller", true);
+    toml.flag("netns_mounts_under_state_dir", true);
+    toml.number("max_concurrent_downloads", config.max_concurrent_downloads);
+    toml.line("# How old the figures on the disk use of snapshots may be.");
+    toml.number("stats_collect_period", 60);
+}
+
+fn render_runc(toml: &mut Toml, config: &ContainerdConfig) {
+    toml.table(&format!("{CRI}.containerd"));
+    toml.text("snapshotter", &config.snapshotter);
+    toml.text("default_runtime_name", "runc");
+    toml.flag("discard_unpacked_layers", false);
+    toml.table(&format!("{CRI}.containerd.runtimes.runc"));
+    toml.text("runtime_type", "io.containerd.runc.v2");
+    toml.table(&format!("{CRI}.containerd.runtimes.runc.options"));
+    toml.path("BinaryName", &config.runc);
+    toml.path("Root", &config.state.join("runc"));
+    toml.flag("SystemdCgroup", false);
+}
+
+fn render_login(toml: &mut Toml, host: &str, login: &Login) {
+    toml.table(&format!("{CRI}.registry.configs.{}.auth", quote(host)));
+    for (key, value) in [
+        ("username", &login.username),
+        ("password", &login.password),
+        ("auth", &login.auth),
+        ("identitytoken", &login.identity_token),
+    ] {
+        if !value.is_empty() {
+            toml.text(key, value);
+        }
+    }
 }
 
 const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\"";

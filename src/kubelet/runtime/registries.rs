@@ -55,7 +55,7 @@ struct Tls {
 impl Registries {
     /// What the file says; without a file, nothing.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = match fs::read_to_string(path) {
+        let text = match sampan_util::file::read_text(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Self::default());
             }

@@ -33,12 +33,22 @@ pub fn run_agent(settings: Settings) -> anyhow::Result<()> {
 
 /// Whether a server could start with these settings; changes nothing, and does not mind one that runs.
 pub fn check_server(settings: Settings) -> anyhow::Result<()> {
-    preflight::server(&process::with_absolute_paths(settings)?).map(|_| ())
+    preflight::server(&prepared(settings)?).map(|_| ())
 }
 
 /// Whether an agent could start with these settings; changes nothing, and does not mind one that runs.
 pub fn check_agent(settings: Settings) -> anyhow::Result<()> {
-    preflight::agent(&process::with_absolute_paths(settings)?).map(|_| ())
+    preflight::agent(&prepared(settings)?).map(|_| ())
+}
+
+/// Paths as they are meant, and the token from its file: that may be a pipe, which is read once.
+fn prepared(settings: Settings) -> anyhow::Result<Settings> {
+    let mut settings = process::with_absolute_paths(settings)?;
+    if let Some(token) = sampan_cluster::token::given(&settings)? {
+        settings.token = Some(token);
+        settings.token_file = None;
+    }
+    Ok(settings)
 }
 
 /// Variables of the environment that look like options of ours and are none.
@@ -60,7 +70,7 @@ where
         tracing::warn!("{warning}");
     }
     sampan_net::install_crypto_provider();
-    let settings = process::with_absolute_paths(settings)?;
+    let settings = prepared(settings)?;
     let node = preflight(&settings)?;
     process::raise_file_limit();
     let data_dir = settings.data_dir.clone();

@@ -84,6 +84,19 @@ impl Health {
             .collect()
     }
 
+    /// What a check or something told says now, by its name; `None` if there is no such name.
+    pub fn state(&self, name: &str) -> Option<Result<(), String>> {
+        let entries = self.entries("readyz");
+        let checked = entries.iter().find(|entry| entry.name == name);
+        let told = || {
+            self.told("readyz")
+                .into_iter()
+                .find(|(told, _)| told == name)
+        };
+        let state = checked.map(|entry| (entry.check)());
+        state.or_else(|| told().map(|(_, state)| state))
+    }
+
     fn told(&self, endpoint: &str) -> Vec<(String, Result<(), String>)> {
         if endpoint != "readyz" {
             return Vec::new();
@@ -107,10 +120,9 @@ impl Health {
         let Some(name) = check else {
             return Some(list(endpoint, &entries, &told, query));
         };
-        let checked = entries.iter().find(|entry| entry.name == name);
-        let told = told.into_iter().find(|(told, _)| told == name);
-        let state = checked.map(|entry| (entry.check)());
-        state.or(told.map(|(_, state)| state)).map(single)
+        let known = entries.iter().any(|entry| entry.name == name)
+            || told.iter().any(|(told, _)| told == name);
+        known.then(|| self.state(name)).flatten().map(single)
     }
 }
 

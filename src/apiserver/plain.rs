@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::rbac::Rbac;
 use crate::auth::service_account::ServiceAccountTokens;
+use crate::health::Health;
 use crate::registry::call::Call;
 use crate::registry::hooks::{AdmissionRequest, Operation, Subresource, Virtual};
 use crate::registry::server::{ApiServer, method_not_allowed, no_such_resource};
@@ -23,6 +24,7 @@ use crate::request::{ApiRequest, Reply};
 
 mod access_review;
 mod binding;
+mod component_status;
 mod eviction;
 mod identity_review;
 mod scale;
@@ -45,9 +47,14 @@ pub fn subresources(tokens: Option<Arc<ServiceAccountTokens>>) -> Vec<Arc<dyn Su
 }
 
 /// All resources that are answered but not stored.
-pub fn virtuals(rbac: Arc<Rbac>, authenticator: Arc<Authenticator>) -> Vec<Arc<dyn Virtual>> {
+pub fn virtuals(
+    rbac: Arc<Rbac>,
+    authenticator: Arc<Authenticator>,
+    health: Health,
+) -> Vec<Arc<dyn Virtual>> {
     vec![
         Arc::new(binding::Bindings),
+        Arc::new(component_status::ComponentStatuses(health)),
         Arc::new(access_review::AccessReview),
         Arc::new(access_review::RulesReview(rbac)),
         Arc::new(identity_review::SelfReview),

@@ -248,11 +248,21 @@ impl Front {
             rbac.clone(),
         ]));
         let authenticator = Arc::new(authenticator(settings, pki, source, password)?);
-        let hooks = hooks(settings, &core, &authorizer, &authenticator, &rbac);
+        let health = Health::new();
+        let hooks = Hooks {
+            admission: admission::chain(&admission::Parts {
+                core: &core,
+                authorizer: &authorizer,
+                rbac: &rbac,
+            }),
+            subresources: plain::subresources(authenticator.service_accounts().cloned()),
+            virtuals: plain::virtuals(rbac.clone(), authenticator.clone(), health.clone()),
+            reserves: vec![Arc::new(service_reserve(settings, &core))],
+        };
         let server = ApiServer::new(core, authorizer.clone(), hooks);
         Ok(Self {
             server,
-            health: Health::new(),
+            health,
             metrics: Arc::new(Metrics::default()),
             authenticator,
             authorizer,
@@ -311,25 +321,8 @@ fn relay(server: &ApiServer, pki: &ServerPki, own_node: Option<String>) -> anyho
     })?)
 }
 
-fn hooks(
-    settings: &Settings,
-    core: &Arc<Core>,
-    authorizer: &Arc<dyn Authorizer>,
-    authenticator: &Arc<Authenticator>,
-    rbac: &Arc<Rbac>,
-) -> Hooks {
-    let reserve = ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports);
-    let parts = admission::Parts {
-        core,
-        authorizer,
-        rbac,
-    };
-    Hooks {
-        admission: admission::chain(&parts),
-        subresources: plain::subresources(authenticator.service_accounts().cloned()),
-        virtuals: plain::virtuals(rbac.clone(), authenticator.clone()),
-        reserves: vec![Arc::new(reserve)],
-    }
+fn service_reserve(settings: &Settings, core: &Arc<Core>) -> ServiceReserve {
+    ServiceReserve::new(core, &service_ranges(settings), settings.service_node_ports)
 }
 
 fn authenticator(

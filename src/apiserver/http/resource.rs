@@ -250,7 +250,7 @@ fn form(headers: &HeaderMap, context: &Context, place: &Place, verb: Verb) -> Re
         true => no_such_form(),
         false => status,
     })?;
-    if negotiated.transform.is_some() && !place.def.is_stored() {
+    if negotiated.transform.is_some() && !place.def.allows(Verb::Get) {
         return Err(no_such_form());
     }
     let accepts_gzip = headers

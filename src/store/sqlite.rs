@@ -10,6 +10,7 @@ mod file;
 mod handle;
 mod ledger;
 mod place;
+mod rewrite;
 mod rows;
 mod sum;
 #[cfg(test)]

@@ -187,10 +187,18 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Moments at which power is lost, in order.
+/// Moments at which power is lost, in order: where syncs failed, every other one is soon after such a failure.
 fn moments(recording: &Recording, cuts: usize, random: &mut SmallRng) -> Vec<usize> {
+    let end = recording.ops.len();
+    let lost = |(at, op): (usize, &Op)| matches!(op, Op::LostSync { .. }).then_some(at);
+    let lost: Vec<usize> = recording.ops.iter().enumerate().filter_map(lost).collect();
     let mut all: Vec<_> = (0..cuts)
-        .map(|_| random.random_range(0..=recording.ops.len()))
+        .map(|_| match lost.is_empty() || random.random_bool(0.5) {
+            true => random.random_range(0..=end),
+            false => {
+                (lost[random.random_range(0..lost.len())] + random.random_range(1..100)).min(end)
+            }
+        })
         .collect();
     all.sort_unstable();
     all

@@ -374,6 +374,7 @@ where
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use sampan_net::relay::FAREWELL;
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 
     const ALL: Streams = Streams {
@@ -590,7 +591,8 @@ mod tests {
         client.read_exact(&mut asked).await.unwrap();
         assert_eq!(asked, [0x89, 0, 0x89, 0, 0x89, 0]);
         drop(client);
-        let ended = tokio::time::timeout(ASK * 2, session).await;
+        // The next question fails, then the runtime is told and given time to close.
+        let ended = tokio::time::timeout(ASK + FAREWELL * 2, session).await;
         ended.unwrap().unwrap().unwrap_err();
         drop((from, to));
     }

@@ -184,7 +184,7 @@ pub(super) fn connect(
         // Sizes and vacuum mode only take effect before the first table.
         connection.execute_batch(
             "PRAGMA page_size=4096; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL;
-             PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=1000;
+             PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=0;
              PRAGMA journal_size_limit=4194304;",
         )?;
     }

@@ -3,7 +3,7 @@
 //! compaction slices, writing back the log file.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -15,6 +15,7 @@ use super::file::{self, Meta};
 use super::handle::Shared;
 use super::ledger::{Ledger, Undo};
 use super::place::Place;
+use super::rewrite::rewrite_log;
 use super::{SqliteOptions, rows};
 use crate::{Change, Class, Error, Event, Mutation, Revision, Sink};
 
@@ -47,6 +48,9 @@ const VOLATILE_LIMIT: usize = 4;
 
 /// The log file is written back when idle only if it has grown beyond this.
 const WAL_WORTH_IT: u64 = 256 << 10;
+
+/// Pages in the log above which it is written back: not left to SQLite, which tells nobody of a sync that fails then.
+const LOG_PAGES: i32 = 1_000;
 
 /// How soon what could not be saved is tried again; the disk may have had no space.
 const RESCUE_AGAIN: Duration = Duration::from_secs(5);
@@ -82,6 +86,8 @@ pub(super) struct Writer {
     unsynced: bool,
     /// Others hold the lock of the database; this is when it is tried again.
     busy_again: Option<Instant>,
+    /// Pages in the log after the last transaction.
+    logged: Arc<AtomicI32>,
 }
 
 /// Whether what is in a database that is lost has been saved.
@@ -152,11 +158,13 @@ impl Writer {
             sync: Sync::Now,
             unsynced: false,
             busy_again: None,
+            logged: Arc::default(),
             options,
         }
     }
 
     pub(super) fn run(mut self) {
+        self.count_log();
         loop {
             match self.next() {
                 Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -170,6 +178,17 @@ impl Writer {
             self.put_off_work();
         }
         self.finish();
+    }
+
+    fn count_log(&mut self) {
+        let logged = self.logged.clone();
+        let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
+            logged.store(pages, Ordering::Relaxed);
+            Ok(())
+        };
+        if let Err(error) = self.connection.wal_hook(Some(hook)) {
+            tracing::warn!(%error, "the log of the database is written back only when nobody writes");
+        }
     }
 
     /// The next command, or a timeout when put-off work is due.
@@ -440,6 +459,9 @@ impl Writer {
         // The log may be cut where it begins anew.
         self.place.forget_lengths();
         let result = self.transact(work);
+        if result.is_ok() {
+            self.write_back();
+        }
         self.place.note();
         self.tell_busy(&result);
         result
@@ -473,6 +495,19 @@ impl Writer {
                 self.suspect |= matches!(error, Error::Io { .. });
                 Err(error)
             }
+        }
+    }
+
+    /// Keeps the log short. What fails here is tried again after the next transaction, which has been answered by then.
+    fn write_back(&mut self) {
+        if self.logged.load(Ordering::Relaxed) < LOG_PAGES {
+            return;
+        }
+        let pragma = "PRAGMA wal_checkpoint(PASSIVE)";
+        if let Err(error) = self.connection.query_row(pragma, [], |_| Ok(())) {
+            let error = Error::from(error);
+            self.suspect |= matches!(error, Error::Io { .. });
+            tracing::warn!(%error, "cannot write back the log of the database");
         }
     }
 
@@ -564,13 +599,13 @@ impl Writer {
         }
     }
 
-    /// After a failed sync the system may have dropped what it could not write, and the next sync
-    /// succeeds without it. So everything in the log is written again, elsewhere, before anything
-    /// more is promised.
+    /// After a failed sync the system may have dropped what it could not write, and the next sync succeeds without it.
+    /// So the log is written again before anything more is promised, and before anything of it is written back: a power
+    /// cut in the middle of that needs the log.
     fn heal(&mut self) -> Result<(), Error> {
         self.roll_back()?;
         if self.suspect {
-            self.checkpoint()?;
+            rewrite_log(&self.connection)?;
             self.suspect = false;
             tracing::warn!("the disk takes writes again");
         }
@@ -586,7 +621,7 @@ impl Writer {
     }
 
     /// Brings everything from the log into the database and empties the log.
-    fn checkpoint(&self) -> Result<(), Error> {
+    fn checkpoint(&mut self) -> Result<(), Error> {
         match self.try_checkpoint()? {
             true => Ok(()),
             false => Err(Error::Io {
@@ -596,11 +631,14 @@ impl Writer {
     }
 
     /// False if a reader held on to the log for longer than the connection waits.
-    fn try_checkpoint(&self) -> Result<bool, rusqlite::Error> {
+    fn try_checkpoint(&mut self) -> Result<bool, Error> {
         let pragma = "PRAGMA wal_checkpoint(TRUNCATE)";
+        self.heal()?;
         self.place.forget_lengths();
         let busy: Result<bool, _> = self.connection.query_row(pragma, [], |row| row.get(0));
         self.place.note();
+        let busy = busy.map_err(Error::from);
+        self.suspect |= matches!(busy, Err(Error::Io { .. }));
         Ok(!busy?)
     }
 

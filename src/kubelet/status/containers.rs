@@ -220,7 +220,9 @@ impl Row<'_, '_> {
         if self.kind == ContainerKind::Init && latest.is_some_and(Instance::has_succeeded) {
             return;
         }
-        if self.observed.busy.starting.contains(name) || !self.will_start() {
+        let starting = self.observed.busy.starting.contains(name);
+        // A pull that is tried again may fail again: until it has not, what is known stays said.
+        if (starting && !self.failed_to_pull()) || !self.will_start() {
             return;
         }
         let Some(state) = self.waiting_reason() else {
@@ -242,6 +244,11 @@ impl Row<'_, '_> {
         }
     }
 
+    fn failed_to_pull(&self) -> bool {
+        let failure = self.observed.failures.get(&self.container.name);
+        failure.is_some_and(|failure| failure.reason == ERR_IMAGE_PULL)
+    }
+
     fn waiting_reason(&self) -> Option<ContainerState> {
         let observed = self.observed;
         let name = self.container.name.as_str();
@@ -255,7 +262,8 @@ impl Row<'_, '_> {
         }
         let failure = observed.failures.get(name)?;
         let waits = observed.now >= failure.at + PULL_ERROR_SHOWN;
-        if failure.reason == ERR_IMAGE_PULL && waits && observed.now < failure.retry_at {
+        let backs_off = observed.now < failure.retry_at || observed.busy.starting.contains(name);
+        if failure.reason == ERR_IMAGE_PULL && waits && backs_off {
             let image = self.container.image.as_deref().unwrap_or_default();
             let message = format!(
                 "Back-off pulling image {image:?}: {ERR_IMAGE_PULL}: {}",

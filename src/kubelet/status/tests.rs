@@ -150,6 +150,9 @@ fn a_failed_pull_turns_into_waiting_for_the_next() {
     assert_eq!(world.plan().wake_at, Some(at(109)));
     world.now = at(109);
     assert_eq!(world.actions(), "start a");
+    // While it is tried again nobody knows better.
+    world.busy.starting.insert("a".into());
+    assert_eq!(reason(&world)["reason"], "ImagePullBackOff");
 }
 
 #[test]

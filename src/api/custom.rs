@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::field::ErrorList;
+use crate::field::{ErrorKind, ErrorList, FieldError};
 use crate::meta::{self, at, boolean, get, items, text};
 use crate::registry::{ResourceDef, Scope, ServedVersion, SubresourceDef};
 use crate::resource::{GroupVersionKind, Name, Verb};
@@ -16,9 +16,10 @@ use crate::strategy::{self, Context, Strategy};
 
 pub mod columns;
 pub(crate) mod definition;
-mod formats;
+pub(crate) mod formats;
 pub mod names;
-mod pattern;
+pub(crate) mod pattern;
+pub mod rules;
 mod schema_rules;
 pub mod structural;
 mod typed;
@@ -150,6 +151,7 @@ fn custom_schema(definition: &Value, versions: &[&Value], group: &str, kind: &st
                 name: text(version, &["name"]).to_owned(),
                 schema: typed::of_root(schema),
                 raw: schema.clone(),
+                rules: rules::Rules::of_root(schema),
                 deprecation: deprecation(version, versions, group, kind),
                 columns: columns::of_version(version),
                 scale: get(get(version, "subresources"), "scale").clone(),
@@ -210,15 +212,40 @@ pub fn convert(custom: &CustomSchema, group: &str, version: &str, object: &mut V
     }
 }
 
+/// Rules may rely on types and sizes.
+fn keeps_rules_from_running(error: &FieldError) -> bool {
+    matches!(
+        error.kind,
+        ErrorKind::NotSupported
+            | ErrorKind::Required
+            | ErrorKind::TooLong
+            | ErrorKind::TooMany
+            | ErrorKind::TypeInvalid
+    )
+}
+
 /// What all custom kinds do.
 struct CustomStrategy(Arc<CustomSchema>);
 
 impl CustomStrategy {
     fn faults(&self, object: &Value, old: Option<&Value>) -> ErrorList {
-        match self.0.of(&self.0.storage) {
-            Some(version) => values::check(&version.raw, object, old),
-            None => ErrorList::new(),
+        let Some(version) = self.0.of(&self.0.storage) else {
+            return ErrorList::new();
+        };
+        let mut errors = values::check(&version.raw, object, old);
+        if let Some(rules) = &version.rules {
+            if errors.0.iter().any(keeps_rules_from_running) {
+                errors.0.push(FieldError {
+                    kind: ErrorKind::Invalid,
+                    field: "<nil>".to_owned(),
+                    value: Some(Value::Null),
+                    detail: "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation".to_owned(),
+                });
+            } else {
+                errors.extend(rules.check(object, old));
+            }
         }
+        errors
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Invariant: no `async`, no clock, no randomness, no I/O. Time and seeds are arguments.
 
+pub mod cel;
 pub mod convert;
 pub mod custom;
 pub mod defaults;

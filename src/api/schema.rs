@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::custom::columns::CustomColumn;
+use crate::custom::rules::Rules;
 use crate::resource::Name;
 
 mod decode;
@@ -249,6 +250,8 @@ pub struct CustomVersion {
     pub schema: Option<SchemaRef>,
     /// The same as the definition writes it.
     pub raw: serde_json::Value,
+    /// Rules in CEL.
+    pub rules: Option<Rules>,
     /// What clients are told if it is deprecated.
     pub deprecation: Option<String>,
     pub columns: Vec<CustomColumn>,

@@ -2,6 +2,9 @@
 //! Used by the fuzzer (`fuzz.rs` beside this file) and by the integration tests over the corpus.
 
 use bytes::Bytes;
+use sampan_api::cel::{self, Program, Scope, Type};
+use sampan_api::custom::rules::Rules;
+use sampan_api::custom::structural;
 use sampan_api::protobuf::{self, Envelope};
 use sampan_api::{FieldSelector, Quantity, Registry, Selector, managed, patch, schema};
 use sampan_apiserver::auth::StaticTokens;
@@ -25,6 +28,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("delete-options", delete_options),
     ("selector", selectors),
     ("quantity", quantity),
+    ("cel", expression),
+    ("custom", custom_object),
     ("continue-token", continue_token),
     ("query", query_string),
     ("accept", accept),
@@ -98,6 +103,34 @@ fn protobuf_object(data: &[u8]) {
     let _ = Envelope::parse(body);
     if let Some(schema) = schema::of_kind(expected.group, expected.version, expected.kind) {
         let _ = protobuf::decode(schema, body);
+    }
+}
+
+fn expression(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Ok(program) = Program::compile(text, &[("self", Type::Dyn)]) {
+        let scope = Scope::new("self", cel::Value::list(vec![cel::Value::Int(1)]));
+        let _ = program.run(&scope, &mut 20_000);
+    }
+}
+
+/// A schema and an object, one line each.
+fn custom_object(data: &[u8]) {
+    let Some((schema, object)) = two(data) else {
+        return;
+    };
+    let Ok(mut object) = serde_json::from_slice::<Value>(object) else {
+        return;
+    };
+    let before = object.clone();
+    if structural::decode(&schema, &mut object).is_ok() {
+        structural::default(&schema, &mut object);
+        if let Some(rules) = Rules::of_root(&schema) {
+            let _ = rules.check(&object, None);
+            let _ = rules.check(&object, Some(&before));
+        }
     }
 }
 

@@ -33,6 +33,9 @@ spec:
         properties:
           spec:
             type: object
+            x-kubernetes-validations:
+            - {rule: "self.oars % 2 == 0 || self.name == 'gondola'", messageExpression: "string(self.oars) + ' oars are odd'"}
+            - {rule: "has(self.name) == has(oldSelf.name)", message: "a boat keeps its name", fieldPath: .name}
             properties:
               oars: {type: integer, minimum: 1, maximum: 40, default: 2, description: Two at a time.}
               name: {type: string, pattern: '^[a-z]+$'}
@@ -99,6 +102,7 @@ fn a_definition_is_served_like_any_other_kind() {
     let first = ["--server-side", "--field-manager=first"];
     must_apply(&plane, &boat("sampan", "name: san, flags: [red]"), &first);
     let refusals = refuses_what_does_not_fit(&plane);
+    keeps_to_rules(&plane);
     is_owned_field_by_field(&plane);
     let patch = r#"{"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#;
     run(&mut plane.sampan.kubectl_args(&[
@@ -126,7 +130,7 @@ fn a_definition_is_served_like_any_other_kind() {
         "objects do not come back with their definition"
     );
     println!(
-        "custom resources: served within {} ms, {refusals} kinds of refusals, 2 field managers, status, scale, columns, \
+        "custom resources: served within {} ms, {refusals} kinds of refusals, rules in CEL, 2 field managers, status, scale, columns, \
          selectors, explained, 2 versions, a restart, 3 ways to go, a watch that ended {} ms after its definition",
         served.as_millis(),
         ended.as_millis()
@@ -146,6 +150,11 @@ fn refuses_what_does_not_fit(plane: &ControlPlane) -> usize {
         ),
         ("oars: many", &[], &["must be of type integer"]),
         ("flags: [x, x]", &[], &["Duplicate value: \"x\""]),
+        (
+            "oars: 5, name: skiff",
+            &[],
+            &["spec: Invalid value: 5 oars are odd"],
+        ),
     ];
     for (spec, arguments, words) in all {
         let found = refusal(plane, &boat("bad", spec), arguments);
@@ -164,6 +173,31 @@ fn refuses_what_does_not_fit(plane: &ControlPlane) -> usize {
         "{words}"
     );
     all.len()
+}
+
+/// A rule that compares with what was before, and a definition whose rule makes no sense.
+fn keeps_to_rules(plane: &ControlPlane) {
+    let patch = [
+        "patch",
+        "boat",
+        "sampan",
+        "--type=json",
+        "-p",
+        r#"[{"op":"remove","path":"/spec/name"}]"#,
+    ];
+    let found = output(&mut plane.sampan.kubectl_args(&patch));
+    let words = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert!(
+        !found.status.success()
+            && words.contains("spec.name: Invalid value: a boat keeps its name"),
+        "{words}"
+    );
+    let wrong = DEFINITION.replace("self.oars % 2", "self.sails % 2");
+    let words = refusal(plane, &wrong, &[]);
+    assert!(
+        words.contains("compilation failed") && words.contains("undefined field 'sails'"),
+        "{words}"
+    );
 }
 
 fn is_owned_field_by_field(plane: &ControlPlane) {
@@ -227,7 +261,11 @@ fn goes_with_its_owner(plane: &ControlPlane) {
 
 fn goes_with_its_namespace(plane: &ControlPlane) {
     text(plane, "create namespace harbour");
-    must_apply(plane, &boat("guest", "oars: 1"), &["-n", "harbour"]);
+    must_apply(
+        plane,
+        &boat("guest", "oars: 2, name: guest"),
+        &["-n", "harbour"],
+    );
     text(plane, "delete namespace harbour --timeout=60s");
     eventually("only one boat is left", Duration::from_secs(10), || {
         let left = attempt(&mut plane.sampan.kubectl("get boats -A -o name"))?;

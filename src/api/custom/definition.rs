@@ -55,26 +55,10 @@ pub(crate) fn warnings(definition: &Value, _: &Value) -> Vec<String> {
 /// What is accepted and has no effect yet.
 fn not_there_yet(definition: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
-    for version in items(definition, &["spec", "versions"]) {
-        if has_rules(at(version, &["schema", "openAPIV3Schema"])) {
-            let name = text(version, &["name"]);
-            warnings.push(format!("spec.versions[{name}].schema: x-kubernetes-validations are stored and not evaluated yet"));
-        }
-    }
     if text(definition, &["spec", "conversion", "strategy"]) == "Webhook" {
         warnings.push("spec.conversion: conversion by webhook is not supported yet: only the stored version can be read and written".to_owned());
     }
     warnings
-}
-
-fn has_rules(schema: &Value) -> bool {
-    let members = get(schema, "properties").as_object();
-    let mut inner = members
-        .into_iter()
-        .flat_map(|map| map.values())
-        .chain(["items", "additionalProperties"].map(|key| get(schema, key)));
-    !items(schema, &["x-kubernetes-validations"]).is_empty()
-        || inner.any(|schema| schema.is_object() && has_rules(schema))
 }
 
 fn unknown_formats(schema: &Value, found: &mut Vec<String>) {
@@ -454,13 +438,9 @@ mod tests {
 
     #[test]
     fn what_has_no_effect_is_told() {
-        let rules = json!([{"rule": "self > 1"}]);
-        let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items":
-            {"type": "integer", "x-kubernetes-validations": rules}}}});
-        let mut definition = json!({"spec": {"versions": [
-            {"name": "v1", "schema": {"openAPIV3Schema": schema}}, {"name": "v2"}]}});
-        assert_eq!(warnings(&definition, &Value::Null).len(), 1);
+        let mut definition = json!({"spec": {"versions": [{"name": "v1"}]}});
+        assert!(warnings(&definition, &Value::Null).is_empty());
         definition["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert_eq!(warnings(&definition, &Value::Null).len(), 2);
+        assert_eq!(warnings(&definition, &Value::Null).len(), 1);
     }
 }

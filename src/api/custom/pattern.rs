@@ -19,15 +19,27 @@ fn compile(pattern: &str) -> Option<Regex> {
 
 /// Whether the pattern is found in the text; `None` if it is no pattern.
 pub fn matches(pattern: &str, text: &str) -> Option<bool> {
+    with(pattern, |regex| regex.is_match(text))
+}
+
+/// The first places where the pattern is found; `None` if it is no pattern.
+pub fn find<'t>(pattern: &str, text: &'t str, limit: usize) -> Option<Vec<&'t str>> {
+    with(pattern, |regex| {
+        let found = regex.find_iter(text).take(limit);
+        found.map(|place| &text[place.range()]).collect()
+    })
+}
+
+fn with<T>(pattern: &str, work: impl Fn(&Regex) -> T) -> Option<T> {
     if let Some(known) = COMPILED
         .read()
         .unwrap_or_else(PoisonError::into_inner)
         .get(pattern)
     {
-        return known.as_ref().map(|regex| regex.is_match(text));
+        return known.as_ref().map(work);
     }
     let compiled = compile(pattern);
-    let answer = compiled.as_ref().map(|regex| regex.is_match(text));
+    let answer = compiled.as_ref().map(work);
     let mut kept = COMPILED.write().unwrap_or_else(PoisonError::into_inner);
     if kept.len() < KEPT {
         kept.insert(pattern.to_owned(), compiled);

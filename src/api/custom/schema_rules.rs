@@ -26,29 +26,60 @@ pub(super) fn root(schema: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if kind != "object" {
         errors.invalid(&path.child("type"), kind, "must be object at the root");
     }
-    node(schema, path, true, errors);
+    node(
+        schema,
+        path,
+        &Place {
+            root: true,
+            lost: None,
+        },
+        errors,
+    );
 }
 
-fn node(schema: &Value, path: &Path<'_>, root: bool, errors: &mut ErrorList) {
+/// Where a schema stands.
+#[derive(Default)]
+struct Place {
+    root: bool,
+    /// What it is in that has no old value to compare with, if it is in such.
+    lost: Option<String>,
+}
+
+impl Place {
+    /// The place of what is inside.
+    fn inside(&self, schema: &Value, path: &Path<'_>) -> Self {
+        let list = text(schema, &["type"]) == "array"
+            && text(schema, &["x-kubernetes-list-type"]) != "map";
+        let lost = list || text(schema, &["x-kubernetes-map-type"]) == "atomic";
+        Self {
+            root: false,
+            lost: self.lost.clone().or_else(|| lost.then(|| path.to_string())),
+        }
+    }
+}
+
+fn node(schema: &Value, path: &Path<'_>, place: &Place, errors: &mut ErrorList) {
+    let root = place.root;
+    let inside = place.inside(schema, path);
     forbidden_words(schema, path, errors);
     types(schema, path, root, errors);
     lists(schema, path, errors);
     maps(schema, path, errors);
     default(schema, path, errors);
-    rules(schema, path, errors);
+    rules(schema, path, place, errors);
     pattern(schema, path, errors);
     let properties = path.child("properties");
     for (name, property) in get(schema, "properties").as_object().into_iter().flatten() {
-        node(property, &properties.key(name), false, errors);
+        node(property, &properties.key(name), &inside, errors);
     }
     if get(schema, "items").is_object() {
-        node(get(schema, "items"), &path.child("items"), false, errors);
+        node(get(schema, "items"), &path.child("items"), &inside, errors);
     }
     if get(schema, "additionalProperties").is_object() {
         node(
             get(schema, "additionalProperties"),
             &path.child("additionalProperties"),
-            false,
+            &inside,
             errors,
         );
     }
@@ -279,7 +310,7 @@ fn pattern(schema: &Value, path: &Path<'_>, errors: &mut ErrorList) {
 }
 
 /// What stands in `x-kubernetes-validations`, as far as it can be told without running it.
-fn rules(schema: &Value, path: &Path<'_>, errors: &mut ErrorList) {
+fn rules(schema: &Value, path: &Path<'_>, at_place: &Place, errors: &mut ErrorList) {
     let list = path.child("x-kubernetes-validations");
     for (index, rule) in items(schema, &["x-kubernetes-validations"])
         .iter()
@@ -288,6 +319,8 @@ fn rules(schema: &Value, path: &Path<'_>, errors: &mut ErrorList) {
         let place = list.index(index);
         if text(rule, &["rule"]).trim().is_empty() {
             errors.required(&place.child("rule"), "rule is not specified");
+        } else {
+            compiled(rule, schema, at_place, &place, errors);
         }
         let reason = text(rule, &["reason"]);
         if !reason.is_empty() && !REASONS.contains(&reason) {
@@ -297,6 +330,37 @@ fn rules(schema: &Value, path: &Path<'_>, errors: &mut ErrorList) {
         if !field.is_empty() && !leads_somewhere(schema, field) {
             errors.invalid(&place.child("fieldPath"), field, "must be a valid path");
         }
+    }
+}
+
+fn compiled(
+    rule: &Value,
+    schema: &Value,
+    at_place: &Place,
+    place: &Path<'_>,
+    errors: &mut ErrorList,
+) {
+    let (refusals, uses_old) = super::rules::refusals(rule, schema, at_place.root);
+    if refusals.is_empty() && !uses_old && !get(rule, "optionalOldSelf").is_null() {
+        errors.invalid(
+            &place.child("optionalOldSelf"),
+            get(rule, "optionalOldSelf").clone(),
+            "may not be set if oldSelf is not used in rule",
+        );
+    }
+    for refusal in refusals {
+        let field = if refusal.of_message {
+            "messageExpression"
+        } else {
+            "rule"
+        };
+        errors.invalid(&place.child(field), rule.clone(), refusal.why);
+    }
+    if let Some(lost) = at_place.lost.as_ref().filter(|_| uses_old) {
+        let detail = format!(
+            "oldSelf cannot be used on the uncorrelatable portion of the schema within {lost}"
+        );
+        errors.invalid(&place.child("rule"), text(rule, &["rule"]), detail);
     }
 }
 

@@ -97,27 +97,19 @@ fn composed(expression: &Expr, names: &mut Names) -> Result<Type, String> {
             }
         }
         Expr::List(items) => {
-            let mut all: Option<Type> = None;
+            let mut all = None;
             for (optional, item) in items {
                 let found = of(item, names)?;
-                let found = if *optional { inner(&found) } else { found };
-                all = Some(match all {
-                    Some(before) => before.joined(&found),
-                    None => found,
-                });
+                all = Some(gathered(all, found, *optional));
             }
             Ok(Type::List(Box::new(all.unwrap_or(Type::Dyn))))
         }
         Expr::Map(items) => {
-            let mut all: Option<Type> = None;
+            let mut all = None;
             for (optional, key, value) in items {
                 of(key, names)?;
                 let found = of(value, names)?;
-                let found = if *optional { inner(&found) } else { found };
-                all = Some(match all {
-                    Some(before) => before.joined(&found),
-                    None => found,
-                });
+                all = Some(gathered(all, found, *optional));
             }
             Ok(Type::Map(Box::new(all.unwrap_or(Type::Dyn))))
         }
@@ -137,6 +129,15 @@ fn composed(expression: &Expr, names: &mut Names) -> Result<Type, String> {
             Ok(if *flat { made } else { optional_of(made) })
         }
         _ => Ok(Type::Dyn),
+    }
+}
+
+/// The type of all elements so far and one more.
+fn gathered(before: Option<Type>, found: Type, optional: bool) -> Type {
+    let found = if optional { inner(&found) } else { found };
+    match before {
+        Some(before) => before.joined(&found),
+        None => found,
     }
 }
 

@@ -91,11 +91,10 @@ impl Eval<'_> {
                 optional,
             } => {
                 self.pay(1)?;
-                let of = self.value(of, scope)?;
-                if *test {
-                    return has(&of, field);
+                match self.value(of, scope)? {
+                    of if *test => has(&of, field),
+                    of => select(&of, field, *optional),
                 }
-                select(&of, field, *optional)
             }
             Expr::Index {
                 of,

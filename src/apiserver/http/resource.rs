@@ -35,10 +35,10 @@ pub(super) async fn answer(
     context: Context,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
-    if !group_exists(front, &info.group) || is_unserved(front, &info.group, &info.version) {
-        return Ok(respond::page_not_found());
-    }
     let Some(place) = find(front, &context) else {
+        if !group_exists(front, &info.group) || is_unserved(front, &info.group, &info.version) {
+            return Ok(respond::page_not_found());
+        }
         return Err(no_such_resource());
     };
     if streams::is_stream(&place.def, &info.subresource) {

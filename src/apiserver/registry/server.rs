@@ -249,9 +249,11 @@ impl ApiServer {
                 subresource.to_string(),
             );
             let hooks = &self.inner.subresources;
-            let any = (ANY.to_owned(), ANY.to_owned(), subresource.to_string());
-            let of_custom = hooks.get(&any).filter(|_| def.is_custom());
-            let hook = hooks.get(&key).or(of_custom).cloned();
+            let of_custom = || {
+                let any = (ANY.to_owned(), ANY.to_owned(), subresource.to_string());
+                def.is_custom().then(|| hooks.get(&any)).flatten()
+            };
+            let hook = hooks.get(&key).or_else(of_custom).cloned();
             if let Some(hook) = hook.filter(|_| def.subresource(&subresource).is_some()) {
                 return hook.handle(self.clone(), def, request).await;
             }

@@ -233,7 +233,7 @@ fn parse_file(text: &str) -> Result<BTreeMap<String, Vec<String>>, ConfigError> 
         return Ok(BTreeMap::new());
     }
     let options = || serde_saphyr::options! { legacy_octal_numbers: false };
-    let refused = |error: serde_saphyr::Error| ConfigError::File(error.to_string());
+    let refused = |error: serde_saphyr::Error| ConfigError::File(without_hints(&error.to_string()));
     let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(refused)?;
     let Value::Object(map) = &document else {
         return Err(ConfigError::File("it holds something else".to_owned()));
@@ -248,6 +248,17 @@ fn parse_file(text: &str) -> Result<BTreeMap<String, Vec<String>>, ConfigError> 
         yaml.deserialize_map(Texts(map))
     });
     read.map_err(refused)
+}
+
+/// The library also says what its callers could change in their programs.
+fn without_hints(text: &str) -> String {
+    let hints = [
+        ", set DuplicateKeyPolicy in Options if acceptable",
+        "; use Option<String>",
+    ];
+    hints
+        .iter()
+        .fold(text.to_owned(), |text, hint| text.replace(hint, ""))
 }
 
 /// A value, a list of values, or nothing.
@@ -482,5 +493,15 @@ mod tests {
     #[test]
     fn addresses_outside_a_range_are_not_made_up() {
         assert_eq!(nth_address(&"10.0.0.0/30".parse().unwrap(), 10), None);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_to_its_reader() {
+        for text in ["data-dir: /a\ndata-dir: /b\n", ": :\n"] {
+            let said = parse_file(text).unwrap_err().to_string();
+            for word in ["Option", "Policy"] {
+                assert!(!said.contains(word), "{said}");
+            }
+        }
     }
 }

@@ -30,10 +30,17 @@ pub enum Error {
     Lost { path: String },
     /// What was cut off cannot be had back, and what were written after it would not be found.
     #[error(
-        "the database file {path} was cut short by something else while it was in use: nothing is written any more. Stop \
-         the server and restore a backup, or start it again to go on with what the files still hold"
+        "the database file {path} was cut short by something else while it was in use: nothing is written any more, and \
+         no start goes on by itself with what is left"
     )]
     Cut { path: String },
+    /// What is left can be anything, down to an empty cluster: somebody has to want it.
+    #[error(
+        "the database {path} was cut short by something else while it was in use, and changes that were acknowledged are \
+         gone. To go on with a backup: put it in the place of {path}, remove {path}-wal, {path}-shm and {mark}. To go on \
+         with what is left, which may be nothing: remove {mark}. Then start again. {path}.good, if it is there, is an earlier copy"
+    )]
+    WasCut { path: String, mark: String },
     /// Another process holds the database's own lock.
     #[error(
         "another process keeps the database locked (a shell of SQLite, or a copy being made?): nothing can be written \

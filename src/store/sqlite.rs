@@ -74,6 +74,11 @@ impl SqliteOptions {
         self.directory.join("state.db.rescued")
     }
 
+    /// Says that the database was cut short while it was in use. No start as long as it is there.
+    fn cut_mark(&self) -> PathBuf {
+        self.directory.join("state.db.cut")
+    }
+
     fn good_copy(&self) -> PathBuf {
         self.directory.join("state.db.good")
     }

@@ -408,7 +408,7 @@ esac
 fn service_round(machine: &Machine, expected_start: &[&str], expected_end: &[&str]) -> usize {
     machine.calls();
     let before = machine.picture();
-    let odd = "--tls-san=a\"b $HOME %n 'c'";
+    let odd = "--private-registry=/a\"b $HOME %n 'c'";
     let data = format!("--data-dir={}", machine.data_dir);
     let said = run(&mut machine.install(&["server", "--disable-agent", &data, odd]));
     assert!(
@@ -445,7 +445,7 @@ fn installs_a_systemd_service() {
     let end = ["systemctl disable --now sampan", "systemctl daemon-reload"];
     let facts = service_round(&machine, &start, &end);
     run(machine
-        .install(&["server", "--tls-san=a b"])
+        .install(&["server", "--private-registry=/a b"])
         .env("SAMPAN_SKIP_START", "1"));
     machine.calls();
     let unit = "/etc/systemd/system/sampan.service";

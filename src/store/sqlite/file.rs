@@ -90,6 +90,13 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
 /// put there on purpose. To go on without asking could lose acknowledged changes, or undo the restore of a backup.
 fn refuse_rescued(options: &SqliteOptions) -> Result<(), Error> {
     let rescued = options.rescued();
+    let mark = options.cut_mark();
+    if mark.exists() {
+        return Err(Error::WasCut {
+            path: options.database().display().to_string(),
+            mark: mark.display().to_string(),
+        });
+    }
     // What cannot be looked at may be there.
     match rescued.try_exists() {
         Ok(false) => Ok(()),

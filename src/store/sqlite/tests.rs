@@ -532,6 +532,11 @@ async fn a_log_that_is_cut_is_noticed_and_the_next_start_goes_on_with_the_rest()
     assert_eq!(store.status().problem, Some(cut));
     store.close();
     drop(store);
+    let refused = SqliteStore::open(SqliteOptions::new(&directory.0)).err();
+    let Some(Error::WasCut { mark, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    std::fs::remove_file(mark).unwrap();
     let (_store, sink) = open(&directory.0, |_| {});
     let keys = sink.state.lock().unwrap().len();
     assert_eq!(keys, 10, "what stands in the part that is left is there");

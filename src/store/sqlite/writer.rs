@@ -537,12 +537,20 @@ impl Writer {
             Err(error @ Error::Cut { .. }) => {
                 if std::mem::replace(&mut self.rescue, Rescue::Saved) == Rescue::None {
                     tracing::error!(%error, "the database was damaged");
+                    self.mark_cut();
                 }
             }
             Err(error) if self.rescue.is_due(Instant::now()) => self.save_lost(error),
             Err(_) => {}
         }
         found
+    }
+
+    fn mark_cut(&self) {
+        let mark = self.options.cut_mark();
+        if let Err(error) = std::fs::write(&mark, "") {
+            tracing::error!(mark = %mark.display(), %error, "the next start will not be stopped");
+        }
     }
 
     /// The files are back in their place (if they ever were away): they hold all that was saved, and soon more.
@@ -553,6 +561,7 @@ impl Writer {
         // The next start would ask which of the two is wanted. Only this process can have made it: none starts with one.
         // It may be there although saving failed in its last step.
         let rescued = self.options.rescued();
+        let _ = std::fs::remove_file(self.options.cut_mark());
         match std::fs::remove_file(&rescued) {
             Ok(()) => tracing::warn!(
                 rescued = %rescued.display(),

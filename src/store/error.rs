@@ -88,6 +88,7 @@ fn is_misread(error: &rusqlite::Error) -> bool {
     matches!(
         error,
         E::FromSqlConversionFailure(..)
+            | E::QueryReturnedNoRows
             | E::InvalidColumnType(..)
             | E::IntegralValueOutOfRange(..)
             | E::Utf8Error(..)

@@ -215,8 +215,10 @@ impl Store for SqliteStore {
             wal_bytes: size(PathBuf::from(format!("{}-wal", database.display()))),
             problem: match *self.shared.ended.borrow() {
                 true => Some(Error::Unavailable),
-                false if self.shared.busy.load(Ordering::Acquire) => Some(Error::Busy),
-                false => self.place.check().err(),
+                false => self.place.check().err().or_else(|| {
+                    let busy = self.shared.busy.load(Ordering::Acquire);
+                    busy.then_some(Error::Busy)
+                }),
             },
         }
     }

@@ -47,9 +47,12 @@ impl Place {
     pub(super) fn check(&self) -> Result<(), Error> {
         self.0.iter().try_for_each(|known| {
             let path = || known.path.display().to_string();
+            // A transaction may end between two looks: what held before it is as good as what holds after it.
+            let before = known.length.load(Ordering::Acquire);
             match seen(&known.path) {
                 Some((identity, meta)) if identity == known.identity => {
-                    match meta.len() < known.length.load(Ordering::Acquire) {
+                    let after = known.length.load(Ordering::Acquire);
+                    match meta.len() < before.min(after) {
                         true => Err(Error::Cut { path: path() }),
                         false => Ok(()),
                     }
@@ -59,8 +62,7 @@ impl Place {
         })
     }
 
-    /// After a change of our own: the lengths are what they are now. A writer's matter, and only while it is writing; a
-    /// look in between may see the file before the change, which is shorter only if the change cuts it.
+    /// After a change of our own: the lengths are what they are now.
     pub(super) fn note(&self) {
         for known in self.0.iter() {
             if let Some((_, meta)) = seen(&known.path) {

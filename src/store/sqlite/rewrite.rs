@@ -15,11 +15,9 @@ use crate::Error;
 /// Bytes read and written in one go.
 const PIECE: usize = 64 << 10;
 
-/// Everything in the log is on disk when this has succeeded. Nobody else may write meanwhile.
+/// Everything in the log is on disk when this has succeeded. Nobody else may write meanwhile: the caller holds the lock.
 pub(super) fn rewrite_log(connection: &Connection) -> Result<(), Error> {
-    let Some(log) = log_file(connection)? else {
-        return Ok(());
-    };
+    let log = log_file(connection)?;
     let size = log.size()?;
     let mut buffer = vec![0_u8; PIECE];
     let mut offset = 0;
@@ -39,7 +37,7 @@ struct LogFile<'a> {
     methods: &'a ffi::sqlite3_io_methods,
 }
 
-fn log_file(connection: &Connection) -> Result<Option<LogFile<'_>>, Error> {
+fn log_file(connection: &Connection) -> Result<LogFile<'_>, Error> {
     let mut file: *mut ffi::sqlite3_file = null_mut();
     // SAFETY: the connection is open, and this operation stores a pointer where its last argument points.
     let code = unsafe {
@@ -53,7 +51,8 @@ fn log_file(connection: &Connection) -> Result<Option<LogFile<'_>>, Error> {
     done(code)?;
     // SAFETY: SQLite's own file object, which lives as long as the connection; its methods are set while it is open.
     let methods = unsafe { file.as_ref().and_then(|file| file.pMethods.as_ref()) };
-    Ok(methods.map(|methods| LogFile { file, methods }))
+    let methods = methods.ok_or_else(|| missing("the log of the database is not open"))?;
+    Ok(LogFile { file, methods })
 }
 
 impl LogFile<'_> {
@@ -88,13 +87,20 @@ impl LogFile<'_> {
     }
 
     fn call<M: Copy>(&self, method: Option<M>, run: impl FnOnce(M) -> c_int) -> Result<(), Error> {
-        method.map_or(Ok(()), |method| done(run(method)))
+        let method = method.ok_or_else(|| missing("the file layer lacks a method"))?;
+        done(run(method))
     }
 }
 
 /// Of a piece.
 fn length(piece: &[u8]) -> c_int {
     c_int::try_from(piece.len()).unwrap_or(c_int::MAX)
+}
+
+fn missing(what: &str) -> Error {
+    Error::Io {
+        what: what.to_owned(),
+    }
 }
 
 fn done(code: c_int) -> Result<(), Error> {

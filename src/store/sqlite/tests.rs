@@ -543,6 +543,21 @@ async fn a_log_that_is_cut_is_noticed_and_the_next_start_goes_on_with_the_rest()
 }
 
 #[tokio::test]
+async fn what_others_write_back_is_not_missing() {
+    let directory = Directory::new("tidied");
+    let (store, _) = open(&directory.0, |_| {});
+    let commit = |key: &'static str| store.commit(put(key, Expect::Absent, "1", Class::Durable));
+    commit("/a").await.unwrap();
+    let other = rusqlite::Connection::open(directory.0.join("state.db")).unwrap();
+    let tidy = "PRAGMA wal_checkpoint(TRUNCATE)";
+    other.query_row(tidy, [], |_| Ok(())).unwrap();
+    let log = std::fs::metadata(directory.0.join("state.db-wal")).unwrap();
+    assert_eq!(log.len(), 0);
+    commit("/b").await.unwrap();
+    assert_eq!(store.status().problem, None);
+}
+
+#[tokio::test]
 async fn a_log_that_leads_elsewhere_is_another_one() {
     let directory = Directory::new("led");
     let (store, _) = open(&directory.0, |_| {});

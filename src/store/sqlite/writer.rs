@@ -455,15 +455,25 @@ impl Writer {
         work: impl FnOnce(&Connection, &Meta) -> Result<Meta, rusqlite::Error>,
     ) -> Result<(), Error> {
         self.look()?;
-        self.heal()?;
-        // The log may be cut where it begins anew.
-        self.place.forget_lengths();
-        let result = self.transact(work);
+        if self.is_still_locked() {
+            return Err(Error::Busy);
+        }
+        let result = self.guarded(|this| this.transact(work));
+        self.tell_busy(&result);
         if result.is_ok() {
             self.write_back();
         }
+        result
+    }
+
+    /// Whatever writes the files: not before the log is sound again after a failure, and nobody takes what it cuts (the
+    /// log, where it begins anew) for cut by others.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        self.heal()?;
+        self.place.forget_lengths();
+        let result = work(self);
         self.place.note();
-        self.tell_busy(&result);
+        self.suspect |= matches!(result, Err(Error::Io { .. }));
         result
     }
 
@@ -491,22 +501,19 @@ impl Writer {
                 if !self.connection.is_autocommit() {
                     let _ = run("ROLLBACK");
                 }
-                let error = Error::from(error);
-                self.suspect |= matches!(error, Error::Io { .. });
-                Err(error)
+                Err(error.into())
             }
         }
     }
 
-    /// Keeps the log short. What fails here is tried again after the next transaction, which has been answered by then.
+    /// Keeps the log short. The transaction before it holds even if this fails; it is tried again after the next one.
     fn write_back(&mut self) {
         if self.logged.load(Ordering::Relaxed) < LOG_PAGES {
             return;
         }
         let pragma = "PRAGMA wal_checkpoint(PASSIVE)";
-        if let Err(error) = self.connection.query_row(pragma, [], |_| Ok(())) {
-            let error = Error::from(error);
-            self.suspect |= matches!(error, Error::Io { .. });
+        let written = self.guarded(|this| Ok(this.connection.query_row(pragma, [], |_| Ok(()))?));
+        if let Err(error) = written {
             tracing::warn!(%error, "cannot write back the log of the database");
         }
     }
@@ -516,6 +523,14 @@ impl Writer {
         let busy = *result == Err(Error::Busy);
         self.busy_again = busy.then(|| Instant::now() + BUSY_AGAIN);
         self.shared.busy.store(busy, Ordering::Release);
+    }
+
+    /// Asked for at most once a second, so that writers learn of it at once in place of waiting one after another.
+    fn is_still_locked(&mut self) -> bool {
+        if self.busy_again.is_some_and(|again| Instant::now() >= again) {
+            self.try_lock();
+        }
+        self.busy_again.is_some()
     }
 
     /// Whether the lock can be had again.
@@ -530,7 +545,16 @@ impl Writer {
 
     /// Refuses as long as the files are not where the next start looks for them.
     fn look(&mut self) -> Result<(), Error> {
-        let found = self.place.check();
+        let mut found = self.place.check();
+        // Others may have written the log back, or put the database in order.
+        if matches!(found, Err(Error::Cut { .. })) && self.rescue == Rescue::None && self.is_whole()
+        {
+            tracing::warn!(
+                "another process has made the files of the database shorter; nothing is missing"
+            );
+            self.place.note();
+            found = Ok(());
+        }
         match &found {
             Ok(()) => self.found_again(),
             // What is left of a file that was cut is no whole state; it stays for the next start as it is.
@@ -544,6 +568,14 @@ impl Writer {
             Err(_) => {}
         }
         found
+    }
+
+    /// Whether everything that was written can be read from the files, asked without what this connection remembers.
+    fn is_whole(&self) -> bool {
+        let path = self.options.database();
+        let found = file::connect(&self.options, &path, true)
+            .and_then(|connection| file::check(&connection, &path));
+        found.is_ok_and(|meta| meta == self.meta)
     }
 
     fn mark_cut(&self) {
@@ -614,7 +646,10 @@ impl Writer {
     fn heal(&mut self) -> Result<(), Error> {
         self.roll_back()?;
         if self.suspect {
-            rewrite_log(&self.connection)?;
+            self.connection.execute_batch("BEGIN IMMEDIATE")?;
+            let rewritten = rewrite_log(&self.connection);
+            self.roll_back()?;
+            rewritten?;
             self.suspect = false;
             tracing::warn!("the disk takes writes again");
         }
@@ -642,13 +677,10 @@ impl Writer {
     /// False if a reader held on to the log for longer than the connection waits.
     fn try_checkpoint(&mut self) -> Result<bool, Error> {
         let pragma = "PRAGMA wal_checkpoint(TRUNCATE)";
-        self.heal()?;
-        self.place.forget_lengths();
-        let busy: Result<bool, _> = self.connection.query_row(pragma, [], |row| row.get(0));
-        self.place.note();
-        let busy = busy.map_err(Error::from);
-        self.suspect |= matches!(busy, Err(Error::Io { .. }));
-        Ok(!busy?)
+        self.guarded(|this| {
+            let busy: bool = this.connection.query_row(pragma, [], |row| row.get(0))?;
+            Ok(!busy)
+        })
     }
 
     /// Everything that was answered is on disk: also what went there without waiting.
@@ -773,7 +805,7 @@ impl Writer {
         };
         let free = count("PRAGMA freelist_count")?;
         if free > 256 && free > count("PRAGMA page_count")? / 4 {
-            self.give_back((free / 2).min(VACUUM))?;
+            self.guarded(|this| Ok(this.give_back((free / 2).min(VACUUM))?))?;
         }
         // Writers must not wait for readers: what these keep in the log goes next time.
         self.connection.busy_timeout(Duration::ZERO)?;

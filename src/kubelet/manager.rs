@@ -346,7 +346,9 @@ impl Manager {
             .iter()
             .filter(|(other, _)| *other != uid)
             .map(|(_, running)| running)
-            .filter(|r| !r.was_refused && !pod::is_terminal_phase(pod::phase(&r.pod)))
+            // One that the API no longer has only has its traces removed, and its place may be given away already.
+            .filter(|r| !r.was_refused && !r.is_gone)
+            .filter(|r| !pod::is_terminal_phase(pod::phase(&r.pod)))
             .map(|r| &*r.pod)
             .collect()
     }

@@ -83,6 +83,18 @@ impl Error {
     }
 }
 
+/// The statements never change, so that it is the file that lacks what they name. SQLite has no code for this.
+fn is_of_another_form(error: &rusqlite::Error) -> bool {
+    let text = error.to_string();
+    let forms = [
+        "unsupported file format",
+        "no such table",
+        "no such column",
+        "malformed",
+    ];
+    forms.iter().any(|form| text.contains(form))
+}
+
 fn is_misread(error: &rusqlite::Error) -> bool {
     use rusqlite::Error as E;
     matches!(
@@ -103,6 +115,10 @@ impl From<rusqlite::Error> for Error {
             Some(Code::ReadOnly) => Self::ReadOnly,
             Some(Code::DatabaseBusy) => Self::Busy,
             Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Corrupt {
+                path: String::new(),
+                what: error.to_string(),
+            },
+            Some(Code::Unknown) if is_of_another_form(&error) => Self::Corrupt {
                 path: String::new(),
                 what: error.to_string(),
             },

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use sampan_api::custom::names;
 use sampan_api::meta::{get, text};
 use sampan_api::resource::Target;
-use sampan_api::{Options, ResourceDef, UserInfo, Verb};
+use sampan_api::{Options, Reason, ResourceDef, Status, UserInfo, Verb};
 use sampan_client::{Body, Request};
 use sampan_util::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::again::Again;
 use crate::auth::ObjectChange;
 use crate::registry::server::{ApiServer, Core};
 use crate::request::{ApiRequest, Pipeline};
@@ -118,30 +119,35 @@ pub(crate) async fn run(server: ApiServer, shutdown: Shutdown) {
         }
     }
     drop(sender);
+    let mut again = Again::new();
     loop {
-        let first = tokio::select! {
+        let mut todo = tokio::select! {
             () = shutdown.wait() => return,
-            first = receiver.recv() => first,
+            first = receiver.recv() => match first {
+                Some(first) => BTreeSet::from([first]),
+                None => return,
+            },
+            failed = again.due() => failed,
         };
-        let Some(first) = first else {
-            return;
-        };
-        let mut todo = BTreeSet::from([first]);
         while let Ok(next) = receiver.try_recv() {
             todo.insert(next);
         }
         for (index, name) in todo {
-            look_at(&server, &KEPT[index], name).await;
+            if let Err(status) = look_at(&server, &KEPT[index], name.clone()).await {
+                tracing::warn!(kind = KEPT[index].kind, %status, "cannot write a condition");
+                again.add((index, name));
+            }
         }
     }
 }
 
 /// One object, or all.
-async fn look_at(server: &ApiServer, kept: &Kept, name: Option<String>) {
+async fn look_at(server: &ApiServer, kept: &Kept, name: Option<String>) -> Result<(), Status> {
     let core = server.core();
     let Some(row) = row(core, kept.group, kept.kind) else {
-        return;
+        return Ok(());
     };
+    let mut result = Ok(());
     let objects: Vec<bytes::Bytes> = match name {
         Some(name) => core
             .cache
@@ -163,12 +169,20 @@ async fn look_at(server: &ApiServer, kept: &Kept, name: Option<String>) {
             continue;
         };
         if let Some(condition) = (kept.condition)(core, &object) {
-            write(server, &row, object, &condition).await;
+            // One that cannot be written does not keep the others waiting.
+            let written = write(server, &row, object, &condition).await;
+            result = result.and(written);
         }
     }
+    result
 }
 
-async fn write(server: &ApiServer, row: &ResourceDef, mut object: Value, condition: &Condition) {
+async fn write(
+    server: &ApiServer,
+    row: &ResourceDef,
+    mut object: Value,
+    condition: &Condition,
+) -> Result<(), Status> {
     let before = get(&object, "status").clone();
     let mut status = if before.is_object() {
         before.clone()
@@ -185,7 +199,7 @@ async fn write(server: &ApiServer, row: &ResourceDef, mut object: Value, conditi
         server.core().now(),
     );
     if status == before {
-        return;
+        return Ok(());
     }
     object["status"] = status;
     let name = text(&object, &["metadata", "name"]).to_owned();
@@ -194,7 +208,7 @@ async fn write(server: &ApiServer, row: &ResourceDef, mut object: Value, conditi
         target: Target {
             resource: row.storage_gvr(),
             namespace: None,
-            name: Some(name.clone()),
+            name: Some(name),
             subresource: Some("status".into()),
         },
         options: Options::default(),
@@ -207,8 +221,9 @@ async fn write(server: &ApiServer, row: &ResourceDef, mut object: Value, conditi
         strict_errors: Vec::new(),
         request,
     };
-    // Whoever changed the object meanwhile made an event, by which it is looked at again.
-    if let Err(status) = server.handle(request).await {
-        tracing::debug!(name, %status, "a condition was not written");
+    match server.handle(request).await {
+        // Whoever changed the object meanwhile made an event, by which it is looked at again.
+        Err(status) if !status.is(Reason::Conflict) && !status.is(Reason::NotFound) => Err(status),
+        _ => Ok(()),
     }
 }

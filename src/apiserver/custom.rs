@@ -6,11 +6,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use sampan_api::custom::{self, CLEANUP, names};
 use sampan_api::meta::{self, at, items, text};
-use sampan_api::resource::Target;
+use sampan_api::resource::{Name, Target};
 use sampan_api::{Options, Reason, ResourceDef, Status, UserInfo, Verb};
 use sampan_client::{Body, Request};
 use sampan_util::shutdown::Shutdown;
@@ -18,6 +17,7 @@ use sampan_util::task;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::again::{Again, RETRY};
 use crate::auth::ObjectChange;
 use crate::registry::server::{ApiServer, Core};
 use crate::request::{ApiRequest, Pipeline};
@@ -51,11 +51,14 @@ fn changed(core: &Core, change: &ObjectChange, sender: &UnboundedSender<String>)
     };
     match parse(&change.new) {
         Some(definition) => {
-            if let Some(row) = custom::row(&definition) {
-                let before = core.row(row.group(), &row.plural);
-                if before.is_none_or(|before| before.is_custom() && !is_same(&before, &row)) {
-                    core.add_row(Arc::new(row));
-                }
+            let group = text(&definition, &["spec", "group"]);
+            let plural = text(&definition, &["status", "acceptedNames", "plural"]);
+            let before = core.row(group, plural);
+            // To make a row is much work, and nobody writes meanwhile.
+            if before.is_none_or(|before| before.is_custom() && !stands_for(&before, &definition))
+                && let Some(row) = custom::row(&definition)
+            {
+                core.add_row(Arc::new(row));
             }
         }
         None => {
@@ -72,16 +75,36 @@ fn changed(core: &Core, change: &ObjectChange, sender: &UnboundedSender<String>)
     let _told = sender.send(change.name.clone());
 }
 
-/// Whether both rows say the same: most changes of a definition only concern its status.
-fn is_same(a: &ResourceDef, b: &ResourceDef) -> bool {
-    let state = |row: &ResourceDef| {
-        let custom = row.custom.as_ref();
-        custom.map(|custom| (custom.uid.clone(), custom.generation))
+/// Whether the row is still that of the definition: most changes only concern its conditions.
+fn stands_for(row: &ResourceDef, definition: &Value) -> bool {
+    let Some(custom) = &row.custom else {
+        return false;
     };
-    state(a) == state(b)
-        && a.verbs == b.verbs
-        && (&a.kind, &a.list_kind, &a.singular) == (&b.kind, &b.list_kind, &b.singular)
-        && (&a.short_names, &a.categories) == (&b.short_names, &b.categories)
+    let names = at(definition, &["status", "acceptedNames"]);
+    let one = |key: &str, known: &str| text(names, &[key]) == known;
+    let all = |key: &str, known: &[Name]| {
+        let listed = items(names, &[key]).iter().filter_map(Value::as_str);
+        listed.eq(known.iter().map(|name| &**name))
+    };
+    custom.uid == text(definition, &["metadata", "uid"])
+        && Some(custom.generation)
+            == meta::integer(definition, &["metadata", "generation"]).or(Some(0))
+        && row.allows(Verb::Create) != is_dying(definition)
+        && one("kind", &row.kind)
+        && one("listKind", &row.list_kind)
+        && one("singular", &row.singular)
+        && all("shortNames", &row.short_names)
+        && all("categories", &row.categories)
+}
+
+fn is_dying(definition: &Value) -> bool {
+    !at(definition, &["metadata", "deletionTimestamp"]).is_null()
+}
+
+/// Whether a definition that is being deleted still waits for its objects.
+fn is_held(definition: &Value) -> bool {
+    let finalizers = items(definition, &["metadata", "finalizers"]);
+    is_dying(definition) && finalizers.iter().any(|one| one == CLEANUP)
 }
 
 /// A definition never takes the place of a resource of ours.
@@ -108,22 +131,39 @@ pub(crate) async fn run(server: ApiServer, changes: Arc<Changes>, shutdown: Shut
         emptying: Mutex::default(),
         shutdown: shutdown.clone(),
     });
+    let mut again = Again::new();
     loop {
-        let name = tokio::select! {
+        let mut names = tokio::select! {
             () = shutdown.wait() => return,
-            name = receiver.recv() => name,
-        };
-        let Some(name) = name else {
-            return;
+            name = receiver.recv() => match name {
+                Some(name) => BTreeSet::from([name]),
+                None => return,
+            },
+            failed = again.due() => failed,
         };
         // What came meanwhile is looked at together.
-        let mut names = BTreeSet::from([name]);
         while let Ok(name) = receiver.try_recv() {
             names.insert(name);
         }
         for name in names {
-            keeper.look_at(&name).await;
+            for failed in keeper.look_at(&name).await {
+                again.add(failed);
+            }
         }
+    }
+}
+
+/// Takes a name out of those being emptied, however that ends.
+struct Emptying(Arc<Keeper>, String);
+
+impl Drop for Emptying {
+    fn drop(&mut self) {
+        let mut emptying = self
+            .0
+            .emptying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        emptying.remove(&self.1);
     }
 }
 
@@ -136,31 +176,36 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn look_at(self: &Arc<Self>, name: &str) {
-        let Some(definition) = self.definition(name) else {
-            // Its names are free again.
-            let group = name.split_once('.').map_or("", |(_, group)| group);
-            for other in self.of_group(group) {
-                self.name(&other).await;
+    /// Returns the definitions that could not be written.
+    async fn look_at(self: &Arc<Self>, name: &str) -> Vec<String> {
+        let definitions = match self.definition(name) {
+            Some(definition) if is_dying(&definition) => {
+                if is_held(&definition) {
+                    self.begin_emptying(name);
+                }
+                return Vec::new();
             }
-            return;
+            Some(definition) => vec![definition],
+            // Its names are free again.
+            None => self.of_group(name.split_once('.').map_or("", |(_, group)| group)),
         };
-        if at(&definition, &["metadata", "deletionTimestamp"]).is_null() {
-            self.name(&definition).await;
-            return;
+        let mut failed = Vec::new();
+        for definition in definitions {
+            if let Err(status) = self.name(&definition).await {
+                let name = text(&definition, &["metadata", "name"]).to_owned();
+                tracing::error!(definition = name, %status, "cannot write a definition");
+                failed.push(name);
+            }
         }
-        let held = items(&definition, &["metadata", "finalizers"])
-            .iter()
-            .any(|one| one == CLEANUP);
+        failed
+    }
+
+    fn begin_emptying(self: &Arc<Self>, name: &str) {
         let mut emptying = self.emptying.lock().unwrap_or_else(PoisonError::into_inner);
-        if held && emptying.insert(name.to_owned()) {
-            let (this, name) = (Arc::clone(self), name.to_owned());
+        if emptying.insert(name.to_owned()) {
+            let one = Emptying(Arc::clone(self), name.to_owned());
             drop(task::spawn("custom resources", async move {
-                this.empty(&name).await;
-                this.emptying
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&name);
+                one.0.empty(&one.1).await;
             }));
         }
     }
@@ -196,34 +241,33 @@ impl Keeper {
     }
 
     /// Brings the conditions of a definition in line with its names.
-    async fn name(&self, definition: &Value) {
+    async fn name(&self, definition: &Value) -> Result<(), Status> {
         let name = text(definition, &["metadata", "name"]);
         let mut others = self.of_group(text(definition, &["spec", "group"]));
         others.retain(|other| text(other, &["metadata", "name"]) != name);
         let Some(status) = names::status(definition, &others, self.server.core().now()) else {
-            return;
+            return Ok(());
         };
         let mut changed = definition.clone();
         changed["status"] = status;
-        self.write(changed, Some("status")).await;
+        self.write(changed, Some("status")).await
     }
 
-    async fn write(&self, object: Value, subresource: Option<&'static str>) {
+    async fn write(&self, object: Value, subresource: Option<&'static str>) -> Result<(), Status> {
         let name = text(&object, &["metadata", "name"]).to_owned();
         let Some(row) = self.row() else {
-            return;
+            return Ok(());
         };
         let target = Target {
             resource: row.storage_gvr(),
             namespace: None,
-            name: Some(name.clone()),
+            name: Some(name),
             subresource: subresource.map(Into::into),
         };
         match self.send(Verb::Update, target, Body::Object(object)).await {
-            Ok(()) => {}
             // Whoever changed it made an event, by which it is looked at again.
-            Err(status) if status.is(Reason::Conflict) || status.is(Reason::NotFound) => {}
-            Err(status) => tracing::error!(definition = name, %status, "cannot write a definition"),
+            Err(status) if status.is(Reason::Conflict) || status.is(Reason::NotFound) => Ok(()),
+            result => result,
         }
     }
 
@@ -244,39 +288,56 @@ impl Keeper {
 
     /// Deletes the objects of a definition, waits until they are gone, and lets it go.
     async fn empty(&self, name: &str) {
-        let Some(definition) = self.definition(name) else {
-            return;
-        };
-        let group = text(&definition, &["spec", "group"]);
-        let plural = text(&definition, &["spec", "names", "plural"]);
-        let row = self
-            .server
-            .core()
-            .row(group, plural)
-            .filter(|row| row.is_custom());
-        if let Some(row) = row {
-            let bucket = self.server.core().cache.bucket(&row);
-            let mut changes = bucket.subscribe();
-            loop {
-                changes.borrow_and_update();
-                if bucket.is_empty() {
-                    break;
+        let mut races = 0;
+        while let Some(definition) = self.definition(name).filter(is_held) {
+            let group = text(&definition, &["spec", "group"]);
+            let plural = text(&definition, &["spec", "names", "plural"]);
+            let row = self.server.core().row(group, plural);
+            let row = row.filter(|row| row.is_custom());
+            if let Some(row) = &row
+                && !self.drain(name, row).await
+            {
+                return;
+            }
+            match self.release(name, row.as_ref()).await {
+                Ok(()) => races += 1,
+                Err(status) => {
+                    tracing::error!(definition = name, %status, "cannot let a definition go");
+                    races = RACES;
                 }
-                if let Err(status) = self.delete_all(&row).await {
-                    tracing::warn!(definition = name, %status, "cannot delete a custom resource");
-                }
-                if bucket.is_empty() {
-                    break;
-                }
-                // Finalizers of others hold some: a change tells when they go. Failures are tried again.
+            }
+            if races >= RACES {
+                races = 0;
                 tokio::select! {
                     () = self.shutdown.wait() => return,
-                    changed = changes.changed() => if changed.is_err() { return },
                     () = tokio::time::sleep(RETRY) => {}
                 }
             }
         }
-        self.release(name).await;
+    }
+
+    /// Deletes until nothing is left; `false` if the server stops before.
+    async fn drain(&self, name: &str, row: &Arc<ResourceDef>) -> bool {
+        let bucket = self.server.core().cache.bucket(row);
+        let mut changes = bucket.subscribe();
+        loop {
+            changes.borrow_and_update();
+            if bucket.is_empty() {
+                return true;
+            }
+            if let Err(status) = self.delete_all(row).await {
+                tracing::warn!(definition = name, %status, "cannot delete a custom resource");
+            }
+            if bucket.is_empty() {
+                return true;
+            }
+            // Finalizers of others hold some: a change tells when they go. Failures are tried again.
+            tokio::select! {
+                () = self.shutdown.wait() => return false,
+                changed = changes.changed() => if changed.is_err() { return false },
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
     }
 
     async fn delete_all(&self, row: &Arc<ResourceDef>) -> Result<(), Status> {
@@ -305,30 +366,59 @@ impl Keeper {
         Ok(())
     }
 
-    async fn release(&self, name: &str) {
-        for _ in 0..RACES {
-            let Some(mut definition) = self.definition(name) else {
-                return;
-            };
-            let slot = meta::entry(&mut definition, &["metadata", "finalizers"]);
-            let Some(list) = slot.as_array_mut() else {
-                return;
-            };
+    /// Takes our finalizer away. A lost race, or an object that was being made, leaves it there.
+    async fn release(&self, name: &str, row: Option<&Arc<ResourceDef>>) -> Result<(), Status> {
+        let Some(mut definition) = self.definition(name).filter(is_held) else {
+            return Ok(());
+        };
+        let slot = meta::entry(&mut definition, &["metadata", "finalizers"]);
+        if let Some(list) = slot.as_array_mut() {
             list.retain(|one| one != CLEANUP);
-            self.write(definition, None).await;
-            let held = |definition: Value| {
-                items(&definition, &["metadata", "finalizers"])
-                    .iter()
-                    .any(|one| one == CLEANUP)
-            };
-            if !self.definition(name).is_some_and(held) {
-                return;
-            }
         }
+        if row.is_some_and(|row| !self.server.core().cache.bucket(row).is_empty()) {
+            return Ok(());
+        }
+        self.write(definition, None).await
     }
 }
 
-/// A deletion that failed is tried again after this.
-const RETRY: Duration = Duration::from_secs(5);
-/// Races lost before a definition is left as it is.
+/// Races lost one after the other before there is a pause.
 const RACES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_row_is_made_again_only_for_what_counts() {
+        let definition = json!({
+            "metadata": {"name": "as.g.example", "uid": "u", "generation": 1},
+            "spec": {"group": "g.example", "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+            "status": {
+                "acceptedNames": {"plural": "as", "singular": "a", "kind": "A", "listKind": "AList",
+                    "shortNames": ["x"]},
+                "conditions": [{"type": "Established", "status": "True"}]},
+        });
+        let row = custom::row(&definition).unwrap();
+        let with = |path: &[&str], value: Value| {
+            let mut changed = definition.clone();
+            meta::set(&mut changed, path, value);
+            stands_for(&row, &changed)
+        };
+        assert!(stands_for(&row, &definition));
+        assert!(with(&["status", "storedVersions"], json!(["v1"])));
+        assert!(with(&["metadata", "labels"], json!({"a": "b"})));
+        assert!(!with(&["metadata", "uid"], json!("other")));
+        assert!(!with(&["metadata", "generation"], json!(2)));
+        let at = "2026-01-01T00:00:00Z";
+        assert!(!with(&["metadata", "deletionTimestamp"], json!(at)));
+        assert!(!with(&["status", "acceptedNames", "kind"], json!("B")));
+        let names = ["status", "acceptedNames", "shortNames"];
+        assert!(!with(&names, json!(["x", "y"])));
+        assert!(!with(&names, json!([])));
+    }
+}

@@ -1,6 +1,7 @@
 //! The API server: filters, generic registry, admission, watch cache, discovery, subresources.
 
 pub mod admission;
+mod again;
 pub mod allocate;
 pub mod auth;
 pub mod bootstrap;

@@ -119,27 +119,27 @@ struct Followed {
 
 /// Follows every resource of the registry, as it is now and as it becomes.
 async fn follow_rows(context: Arc<Context>, shared: Arc<Shared>) {
-    let mut followed: HashMap<GroupVersionResource, Followed> = HashMap::new();
+    let mut followed: HashMap<Followable, Followed> = HashMap::new();
     let mut looks = 0;
     loop {
         let rows = context.settings.registry.snapshot();
-        let wanted: HashMap<GroupVersionResource, &Arc<ResourceDef>> = rows
+        let wanted: HashMap<Followable, &Arc<ResourceDef>> = rows
             .rows()
             .iter()
             .filter(|row| is_collected(row))
-            .map(|row| (row.storage_gvr(), row))
+            .map(|row| (followable(row), row))
             .collect();
-        followed.retain(|resource, one| {
-            let stays = wanted.contains_key(resource);
+        followed.retain(|key, one| {
+            let stays = wanted.contains_key(key);
             if !stays {
                 one.shutdown.trigger();
-                shared.graph().forget(resource);
+                shared.graph().forget(&key.0);
             }
             stays
         });
-        for (resource, row) in wanted {
+        for (key, row) in wanted {
             followed
-                .entry(resource)
+                .entry(key)
                 .or_insert_with(|| follow(row, &context, &shared));
         }
         if !*shared.started.borrow() {
@@ -159,6 +159,13 @@ async fn follow_rows(context: Arc<Context>, shared: Arc<Shared>) {
             () = context.shutdown.wait() => return,
         }
     }
+}
+
+/// What is followed: a resource that comes again may be of another kind.
+type Followable = (GroupVersionResource, String);
+
+fn followable(row: &ResourceDef) -> Followable {
+    (row.storage_gvr(), row.kind.to_string())
 }
 
 /// Events come and go by themselves.

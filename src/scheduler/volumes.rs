@@ -16,8 +16,15 @@ const BOUND: &str = "pv.kubernetes.io/bind-completed";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRef {
     pub name: String,
-    /// Made from the pod's own template.
-    pub ephemeral: bool,
+    /// Made from the pod's own template, and so only for this pod.
+    pub ephemeral: Option<PodRef>,
+}
+
+/// Whose an ephemeral volume is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRef {
+    pub name: String,
+    pub uid: String,
 }
 
 /// The claims of a pod: by name, and those made for its ephemeral volumes.
@@ -32,11 +39,14 @@ pub fn claims_of(pod: &Pod) -> Vec<ClaimRef> {
             |volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
                 (Some(source), _) => Some(ClaimRef {
                     name: source.claim_name.clone(),
-                    ephemeral: false,
+                    ephemeral: None,
                 }),
                 (None, Some(_)) => Some(ClaimRef {
                     name: format!("{owner}-{}", volume.name),
-                    ephemeral: true,
+                    ephemeral: Some(PodRef {
+                        name: owner.to_owned(),
+                        uid: pod.metadata.uid.clone().unwrap_or_default(),
+                    }),
                 }),
                 (None, None) => None,
             },
@@ -51,6 +61,8 @@ struct Claim {
     bound: bool,
     lost: bool,
     deleted: bool,
+    /// The uid of its controller.
+    controller: Option<String>,
 }
 
 impl Claim {
@@ -68,6 +80,13 @@ impl Claim {
             class: spec.and_then(|spec| spec.storage_class_name.clone()),
             lost: phase == Some("Lost"),
             deleted: claim.metadata.deletion_timestamp.is_some(),
+            controller: claim
+                .metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .find(|owner| owner.controller == Some(true))
+                .map(|owner| owner.uid.clone()),
         }
     }
 }
@@ -178,7 +197,7 @@ impl Volumes {
             name: name.clone(),
         };
         match self.claims.get(&key) {
-            None if wanted.ephemeral => Err(format!(
+            None if wanted.ephemeral.is_some() => Err(format!(
                 "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
             )
             .into()),
@@ -193,7 +212,52 @@ impl Volumes {
             Some(claim) if claim.deleted => {
                 Err(format!("persistentvolumeclaim {name:?} is being deleted").into())
             }
-            Some(claim) => Ok(claim),
+            Some(claim) => match &wanted.ephemeral {
+                Some(pod) if claim.controller.as_ref() != Some(&pod.uid) => Err(format!(
+                    "PVC {namespace}/{name} was not created for pod {namespace}/{} (pod is not owner)",
+                    pod.name
+                )
+                .into()),
+                _ => Ok(claim),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::{Value, from_value, json};
+
+    #[test]
+    fn an_ephemeral_volume_takes_only_the_claim_made_for_its_pod() {
+        let pod: Pod = from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [], "volumes": [{"name": "v", "ephemeral": {}}]}}))
+        .unwrap();
+        let owned = |uid: &str, controller: bool| {
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid,
+                "controller": controller}])
+        };
+        let needs = |owners: Value| {
+            let mut volumes = Volumes::default();
+            volumes.set_claim(
+                &from_value(json!({
+                    "metadata": {"name": "p-v", "namespace": "ns", "ownerReferences": owners},
+                    "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}))
+                .unwrap(),
+            );
+            volumes
+                .needs("ns", &claims_of(&pod))
+                .map(|needs| needs.missing)
+        };
+        assert_eq!(needs(owned("u", true)), Ok(true));
+        for other in [json!([]), owned("older", true), owned("u", false)] {
+            assert_eq!(
+                &*needs(other).unwrap_err(),
+                "PVC ns/p-v was not created for pod ns/p (pod is not owner)"
+            );
         }
     }
 }

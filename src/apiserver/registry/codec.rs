@@ -191,13 +191,14 @@ pub fn serve(def: &ResourceDef, version: &ServedVersion, bytes: &Bytes) -> Resul
 
 /// Objects of a custom resource stay as they were stored when another version becomes the stored one.
 fn has_version(bytes: &[u8], version: &ServedVersion) -> bool {
-    let mark = format!("\"apiVersion\":\"{}\"", version.api_version());
-    let head = &bytes[..bytes.len().min(VERSION_WITHIN)];
-    head.windows(mark.len()).any(|part| part == mark.as_bytes())
+    // Only the object's own version counts: `encode` writes it next after the kind.
+    let after_kind = bytes.strip_prefix(b"{\"kind\":\"").and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b'"')?;
+        rest.get(end..)
+    });
+    let mark = format!("\",\"apiVersion\":\"{}\"", version.api_version());
+    after_kind.is_some_and(|rest| rest.starts_with(mark.as_bytes()))
 }
-
-/// Where the version of a stored object stands at the latest: kinds and groups are short.
-const VERSION_WITHIN: usize = 1_024;
 
 /// The tree of a stored object, in the version that is stored now.
 pub fn current(def: &ResourceDef, bytes: &[u8]) -> Result<Value, Status> {
@@ -225,4 +226,29 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Status> {
 /// The same bytes under another revision.
 pub fn under(bytes: &[u8], revision: u64) -> Bytes {
     resplice(bytes, revision)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_the_own_version_of_an_object_counts() {
+        let of = |version: &'static str| ServedVersion {
+            group: "g.example".into(),
+            version: version.into(),
+            served: true,
+        };
+        let object = json!({"kind": "K", "apiVersion": "g.example/v1", "metadata": {"name": "a",
+            "managedFields": [{"apiVersion": "g.example/v2", "manager": "m"}]}});
+        let served = render(&object, 7).unwrap();
+        assert!(has_version(&served, &of("v1")));
+        assert!(
+            !has_version(&served, &of("v2")),
+            "who wrote it is no matter"
+        );
+        assert!(!has_version(&served, &of("v")));
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sampan_api::field::ErrorList;
-use sampan_api::{Reason, ResourceDef, Status, managed, meta};
+use sampan_api::{Reason, ResourceDef, Status, Verb, managed, meta};
 use sampan_store::{Change, Class, Error as StoreError, Expect, Key, Mutation, Revision};
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ pub(crate) use super::generate::new_uid;
 pub use super::generate::timestamp;
 use super::hooks::{AdmissionRequest, Operation, Reservation};
 use super::object::{Object, splice};
+use super::server::{method_not_allowed, no_such_resource};
 use super::{codec, metadata};
 
 /// Names tried for `generateName` before giving up.
@@ -544,6 +545,9 @@ impl Call {
             });
         }
         let plain = sealed.plain.clone();
+        if matches!(expect, Expect::Absent) {
+            self.check_still_made()?;
+        }
         let mutation = Mutation {
             key: key.clone(),
             expect,
@@ -556,6 +560,24 @@ impl Call {
             .commit(mutation)
             .await
             .map(|revision| (splice(&plain, revision), revision)))
+    }
+
+    /// A definition may have gone, or begun to, since the request came: nothing new may stay behind it.
+    fn check_still_made(&self) -> Result<(), Status> {
+        let Some(custom) = &self.def.custom else {
+            return Ok(());
+        };
+        let row = self
+            .server
+            .core()
+            .row(self.def.group(), &self.def.plural)
+            .filter(|row| row.custom.as_ref().is_some_and(|now| now.uid == custom.uid))
+            .ok_or_else(no_such_resource)?;
+        if row.allows(Verb::Create) {
+            Ok(())
+        } else {
+            Err(method_not_allowed())
+        }
     }
 
     /// Deletes for good; `object` is what watches see as the last state.

@@ -180,3 +180,21 @@ async fn who_has_another_owner_stays_and_who_never_had_one_goes() {
         })
         .await;
 }
+
+#[test]
+fn a_resource_that_comes_again_as_another_kind_is_followed_anew() {
+    let row = |kind: &str| {
+        sampan_api::custom::row(&serde_json::json!({
+            "spec": {"group": "g.example", "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+            "status": {
+                "acceptedNames": {"plural": "as", "singular": "a", "kind": kind, "listKind": "AList"},
+                "conditions": [{"type": "Established", "status": "True"}]},
+        }))
+        .unwrap()
+    };
+    assert_eq!(row("A").storage_gvr(), row("B").storage_gvr());
+    assert_eq!(followable(&row("A")), followable(&row("A")));
+    assert_ne!(followable(&row("A")), followable(&row("B")));
+}

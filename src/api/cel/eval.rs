@@ -194,6 +194,7 @@ impl Eval<'_> {
         for argument in arguments {
             values.push(self.value(argument, scope)?);
         }
+        self.pay(pattern_price(name, on.is_some(), arguments, &values))?;
         let left = self.left();
         let weights = values.iter().map(|value| weight(value, left));
         let work: usize = if SQUARE.contains(&name) {
@@ -203,11 +204,17 @@ impl Eval<'_> {
             weights.sum()
         };
         self.pay(work.saturating_add(1))?;
-        functions::call(name, on.is_some(), &values)
+        // What would be too big is not even made.
+        if functions::most(name, &values) > self.left() {
+            return Err(Failure::Cost);
+        }
+        let made = functions::call(name, on.is_some(), &values)?;
+        self.pay(weight(&made, self.left()))?;
+        Ok(made)
     }
 
     fn list(&mut self, items: &[(bool, Expr)], scope: &Scope<'_>) -> Outcome {
-        self.pay(10)?;
+        self.pay(items.len().max(10))?;
         let mut all = Vec::with_capacity(items.len());
         for (optional, item) in items {
             match (optional, self.value(item, scope)?) {
@@ -220,7 +227,7 @@ impl Eval<'_> {
     }
 
     fn map(&mut self, items: &[(bool, Expr, Expr)], scope: &Scope<'_>) -> Outcome {
-        self.pay(30)?;
+        self.pay(items.len().max(30))?;
         let mut all = BTreeMap::new();
         for (optional, key, value) in items {
             let key = self.value(key, scope)?;
@@ -259,24 +266,50 @@ impl Eval<'_> {
 /// How much work a value is for whoever goes through it once: counted up to `most`, for what stands in a value more
 /// than once is counted as often.
 fn weight(value: &Value, most: usize) -> usize {
-    let sum = |items: &mut dyn Iterator<Item = &Value>| {
-        let mut total = 1;
-        for item in items {
+    let sum = |items: &mut dyn Iterator<Item = (usize, &Value)>| {
+        let mut total: usize = 1;
+        for (key, item) in items {
             if total > most {
                 break;
             }
-            total += 1 + weight(item, most - total.min(most));
+            let left = most - total;
+            total = total.saturating_add(1 + key + weight(item, left));
         }
         total
     };
+    let of_key = |key: &Key| match key {
+        Key::Text(text) => text.len().div_ceil(10),
+        _ => 0,
+    };
     match value {
-        Value::Text(text) => text.len().div_ceil(10),
+        Value::Text(text) | Value::Url(text) => text.len().div_ceil(10),
         Value::Bytes(bytes) => bytes.len().div_ceil(10),
-        Value::List(items) => sum(&mut items.iter()),
-        Value::Map(map) => sum(&mut map.values()),
+        Value::List(items) => sum(&mut items.iter().map(|item| (0, item))),
+        Value::Map(map) => sum(&mut map.iter().map(|(key, value)| (of_key(key), value))),
         Value::Optional(Some(inner)) => weight(inner, most),
         _ => 0,
     }
+}
+
+/// What making a pattern that only shows when the rule runs costs, before its length.
+const PATTERN: usize = 2_000;
+
+/// What matching costs beyond going through its arguments once: long patterns make every step longer.
+fn pattern_price(name: &str, receiver: bool, arguments: &[Expr], values: &[Value]) -> usize {
+    let ("matches" | "find" | "findAll", [Value::Text(text), Value::Text(pattern), ..]) =
+        (name, values)
+    else {
+        return 0;
+    };
+    let fixed = arguments.get(usize::from(!receiver));
+    let made = match fixed {
+        Some(Expr::Literal(_)) => 0,
+        _ => PATTERN.saturating_add(pattern.len()),
+    };
+    let steps = text.len().div_ceil(10);
+    steps
+        .saturating_mul((pattern.len() / 4).max(1))
+        .saturating_add(made)
 }
 
 fn cost_of(op: Op, a: &Value, b: &Value, most: usize) -> usize {

@@ -116,7 +116,8 @@ fn number(rest: &str) -> Result<(Token, usize), String> {
     whole(value, rest, length).ok_or_else(wrong)
 }
 
-/// An integer; with a `u` behind it, one without a sign. The smallest one comes with its minus before it.
+/// An integer; with a `u` behind it, one without a sign. The smallest one stands without its minus, which the parser
+/// wants before it.
 fn whole(value: u64, rest: &str, length: usize) -> Option<(Token, usize)> {
     if matches!(rest.as_bytes().get(length), Some(b'u' | b'U')) {
         return Some((Token::Literal(Value::Uint(value)), length + 1));

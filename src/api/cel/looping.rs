@@ -8,14 +8,13 @@ use super::ast::{Fold, Loop};
 use super::eval::{Eval, Failure, Outcome, Scope, error, no_overload};
 use super::value::{Key, Value};
 
-/// What a loop goes over: pairs of index or key, and element.
-fn pairs(range: &Value) -> Result<Vec<(Value, Value)>, Failure> {
+/// What a loop goes over: pairs of index or key, and element, made one at a time.
+fn pairs(range: &Value) -> Result<Box<dyn Iterator<Item = (Value, Value)> + '_>, Failure> {
     match range {
-        Value::List(items) => Ok((0..).map(Value::Int).zip(items.iter().cloned()).collect()),
-        Value::Map(map) => Ok(map
-            .iter()
-            .map(|(key, value)| (key.value(), value.clone()))
-            .collect()),
+        Value::List(items) => Ok(Box::new((0..).map(Value::Int).zip(items.iter().cloned()))),
+        Value::Map(map) => Ok(Box::new(
+            map.iter().map(|(key, value)| (key.value(), value.clone())),
+        )),
         _ => no_overload(),
     }
 }

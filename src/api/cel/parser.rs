@@ -241,6 +241,9 @@ impl Parser {
         while self.takes("-") {
             count += 1;
         }
+        if count % 2 == 0 && *self.peek() == Token::Literal(Value::Int(i64::MIN)) {
+            return Err(self.unexpected());
+        }
         let of = self.member()?;
         if count % 2 == 0 {
             return Ok(of);
@@ -321,6 +324,11 @@ impl Parser {
         self.takes(".");
         match self.peek().clone() {
             Token::Literal(value) => {
+                let minus = |at: usize| self.tokens[at].1 == Token::Sign("-");
+                let smallest = value == Value::Int(i64::MIN);
+                if smallest && !self.at.checked_sub(1).is_some_and(minus) {
+                    return Err(self.unexpected());
+                }
                 self.at += 1;
                 self.height = 1;
                 Ok(Expr::Literal(value))

@@ -137,3 +137,32 @@ fn nothing_runs_for_ever() {
         format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, a + b + c + d > 0))))");
     assert_eq!(eval(&text), Err(Failure::Cost.to_string()));
 }
+
+#[test]
+fn results_are_paid_for() {
+    for text in [
+        "lists.range(100).map(i, lists.range(1000)).size() > 0",
+        "lists.range(10000).size() > 0",
+        "lists.range(1000).map(i, 'a').join('0123456789'.replace('', '0123456789').replace('', '0123456789')) != ''",
+        "lists.range(40).all(i, '0123456789'.replace('', '0123456789').replace('', '0123456789').split('').size() > 0)",
+        "lists.range(100).all(i, '0123456789'.replace('', '0123456789').findAll('').size() > 0)",
+        "lists.range(100).exists(i, 'a'.matches('a' + self.name))",
+    ] {
+        assert_eq!(eval(text), Err(Failure::Cost.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn positions_count_characters() {
+    for text in [
+        "'aéaéb'.indexOf('é', 2) == 3 && 'aéaé'.lastIndexOf('é') == 3 && 'aéaé'.lastIndexOf('é', 2) == 1",
+        "'aé'.lastIndexOf('') == 2 && 'aé'.indexOf('') == 0 && 'aé'.indexOf('', 2) == 2 && 'é'.indexOf('x') == -1",
+        "'aéb'.charAt(1) == 'é' && 'aéb'.charAt(3) == '' && 'aéb'.substring(1) == 'éb'",
+        "-9223372036854775808 < 0",
+    ] {
+        assert_eq!(eval(text), Ok(Value::Bool(true)), "{text}");
+    }
+    for text in ["9223372036854775808 < 0", "--9223372036854775808 < 0"] {
+        assert!(eval(text).is_err(), "{text}");
+    }
+}

@@ -1,7 +1,7 @@
 //! `x-kubernetes-validations`: rules in CEL, compiled with the row and run over objects, with a budget for a request.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
@@ -21,8 +21,14 @@ const LONGEST_MESSAGE: usize = 5 * 1024;
 /// The rules of a schema and of what is inside; `None` if there are none.
 #[derive(Debug)]
 pub struct Rules {
-    schema: Arc<Value>,
-    own: Vec<Rule>,
+    /// Where rules stand: what they are compiled and run with.
+    schema: Option<Value>,
+    /// Compiled when they are first needed.
+    own: OnceLock<Vec<Rule>>,
+    atomic: bool,
+    /// Members with a schema of their own, in or out of `properties` below.
+    known: BTreeSet<String>,
+    keys: Vec<String>,
     properties: BTreeMap<String, Rules>,
     additional: Option<Box<Rules>>,
     items: Option<Box<Rules>>,
@@ -59,7 +65,17 @@ impl Rules {
         };
         let properties = get(schema, "properties").as_object().into_iter().flatten();
         let found = Self {
-            own: own(schema, root),
+            own: OnceLock::new(),
+            atomic: text(schema, &["x-kubernetes-map-type"]) == "atomic",
+            known: get(schema, "properties")
+                .as_object()
+                .filter(|_| get(schema, "additionalProperties").is_object())
+                .map(|known| known.keys().cloned().collect())
+                .unwrap_or_default(),
+            keys: items(schema, &["x-kubernetes-list-map-keys"])
+                .iter()
+                .filter_map(|key| key.as_str().map(str::to_owned))
+                .collect(),
             properties: properties
                 .filter_map(|(name, property)| Some((name.clone(), Self::of(property, false)?)))
                 .collect(),
@@ -69,15 +85,22 @@ impl Rules {
                 .iter()
                 .filter_map(|part| Self::of(part, root))
                 .collect(),
-            schema: Arc::new(schema.clone()),
+            schema: has_own(schema).then(|| schema.clone()),
             root,
         };
-        let any = !found.own.is_empty()
+        let any = found.schema.is_some()
             || !found.properties.is_empty()
             || found.additional.is_some()
             || found.items.is_some()
             || !found.all_of.is_empty();
         any.then_some(found)
+    }
+
+    fn own(&self) -> &[Rule] {
+        self.own.get_or_init(|| match &self.schema {
+            Some(schema) => own(schema, self.root),
+            None => Vec::new(),
+        })
     }
 
     /// All faults of an object that the schema itself has found right.
@@ -92,11 +115,14 @@ impl Rules {
     }
 }
 
+fn has_own(schema: &Value) -> bool {
+    let list = items(schema, &["x-kubernetes-validations"]);
+    list.iter()
+        .any(|rule| !text(rule, &["rule"]).trim().is_empty())
+}
+
 fn own(schema: &Value, root: bool) -> Vec<Rule> {
     let list = items(schema, &["x-kubernetes-validations"]);
-    if list.is_empty() {
-        return Vec::new();
-    }
     let kind = schema::type_of(schema, root);
     list.iter()
         .filter(|rule| !text(rule, &["rule"]).trim().is_empty())
@@ -228,13 +254,12 @@ impl Checker {
         tracked: bool,
     ) {
         // What is replaced as a whole has no old members.
-        let atomic = text(&rules.schema, &["x-kubernetes-map-type"]) == "atomic";
+        let atomic = rules.atomic;
         let old = old.filter(|_| !atomic);
-        let known = get(&rules.schema, "properties");
         for (key, member) in map {
             let inner = match rules.properties.get(key) {
                 Some(inner) => inner,
-                None if known.get(key).is_some() => continue,
+                None if rules.known.contains(key) => continue,
                 None => match &rules.additional {
                     Some(inner) => inner,
                     None => continue,
@@ -263,15 +288,22 @@ impl Checker {
         let Some(inner) = &rules.items else {
             return;
         };
-        let keys: Vec<&str> = items(&rules.schema, &["x-kubernetes-list-map-keys"])
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        let by_key = !keys.is_empty();
+        let by_key = !rules.keys.is_empty();
         let old = old.and_then(Value::as_array).filter(|_| by_key);
+        let key_of = |item: &Value| -> String {
+            let parts = rules.keys.iter().map(|key| item.get(key).cloned());
+            let parts: Vec<Option<Value>> = parts.collect();
+            serde_json::to_string(&parts).unwrap_or_default()
+        };
+        // Of several with one key the first one counts.
+        let old: HashMap<String, &Value> = old
+            .into_iter()
+            .flatten()
+            .rev()
+            .map(|item| (key_of(item), item))
+            .collect();
         for (index, item) in list.iter().enumerate() {
-            let same = |other: &&Value| keys.iter().all(|key| other.get(key) == item.get(key));
-            let before = old.and_then(|old| old.iter().find(same));
+            let before = old.get(&key_of(item)).copied().filter(|_| by_key);
             let place = format!("{path}[{index}]");
             self.value(inner, item, before, &place, tracked && by_key);
         }
@@ -285,13 +317,13 @@ impl Checker {
         path: &str,
         tracked: bool,
     ) {
-        if rules.own.is_empty() {
+        let Some(schema) = &rules.schema else {
             return;
-        }
-        let own = schema::value_of(&rules.schema, value, rules.root);
-        let before = old.map(|old| schema::value_of(&rules.schema, old, rules.root));
+        };
+        let own = schema::value_of(schema, value, rules.root);
+        let before = old.map(|old| schema::value_of(schema, old, rules.root));
         let unchanged = tracked && old == Some(value);
-        for rule in &rules.own {
+        for rule in rules.own() {
             if self.exhausted {
                 return;
             }
@@ -315,7 +347,10 @@ impl Checker {
     }
 
     fn rule(&mut self, rules: &Rules, rule: &Rule, scope: &Scope<'_>, value: &Value, path: &str) {
-        let kind = text(&rules.schema, &["type"]);
+        let kind = rules
+            .schema
+            .as_ref()
+            .map_or("", |schema| text(schema, &["type"]));
         let program = match &rule.program {
             Ok(program) => program,
             Err(why) => {
@@ -471,6 +506,29 @@ mod tests {
         assert_eq!(
             faults(&schema, &new, Some(&old)),
             ["list[0].v: Invalid value: 4: failed rule: self >= oldSelf"]
+        );
+    }
+
+    #[test]
+    fn schemas_are_kept_where_rules_stand() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "string",
+            "x-kubernetes-validations": [{"rule": "self != ''"}]}}});
+        let rules = Rules::of_root(&schema).unwrap();
+        assert!(rules.schema.is_none());
+        assert!(rules.properties["a"].schema.is_some());
+        assert!(rules.properties["a"].own.get().is_none(), "not yet needed");
+        assert_eq!(rules.check(&json!({"a": ""}), None).0.len(), 1);
+    }
+
+    #[test]
+    fn long_lists_are_matched_in_one_pass() {
+        let schema = json!({"type": "array", "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "properties": {
+            "v": {"type": "integer", "x-kubernetes-validations": [{"rule": "self >= oldSelf"}]}}}});
+        let list = |v: u64| Value::from_iter((0..50_000).map(|k| json!({"k": k, "v": v})));
+        assert_eq!(
+            faults(&schema, &list(2), Some(&list(1))),
+            Vec::<String>::new()
         );
     }
 

@@ -1,5 +1,7 @@
 //! Checks values against a schema, with upstream's words.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::formats;
@@ -281,13 +283,12 @@ impl Checker {
         if !matches!(kind, "set" | "map") {
             return;
         }
-        let mut seen: Vec<Value> = Vec::with_capacity(list.len());
+        let mut seen = HashSet::with_capacity(list.len());
         for (index, item) in list.iter().enumerate() {
             let key = key_of(item);
-            if seen.contains(&key) {
+            // Members are written in their order, so that equal values are equal texts.
+            if !seen.insert(key.to_string()) {
                 self.add(&place.index(index), ErrorKind::Duplicate, Some(key), "");
-            } else {
-                seen.push(key);
             }
         }
     }
@@ -419,6 +420,15 @@ mod tests {
         );
         assert_eq!(faults(json!({})), ["spec.must: Required value"]);
         assert_eq!(faults(json!({"must": 1, "or": {"a": 1, "b": 2}})).len(), 1);
+    }
+
+    #[test]
+    fn long_sets_are_checked_in_one_pass() {
+        let schema = json!({"type": "array", "x-kubernetes-list-type": "set"});
+        let mut list: Vec<Value> = (0..200_000).map(Value::from).collect();
+        list.push(json!(7));
+        let found = check(&schema, &Value::from(list), None).0;
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]

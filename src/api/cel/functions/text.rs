@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::basic::shown;
 use crate::cel::eval::{Outcome, error};
-use crate::cel::value::Value;
+use crate::cel::value::{Key, Value};
 use crate::custom::pattern;
 
 pub(super) fn call(name: &str, values: &[Value]) -> Option<Outcome> {
@@ -39,7 +39,7 @@ fn on_text(name: &str, text: &str, rest: &[Value]) -> Option<Outcome> {
         ("startsWith", [Value::Text(other)]) => truth(text.starts_with(&**other)),
         ("endsWith", [Value::Text(other)]) => truth(text.ends_with(&**other)),
         ("contains", [Value::Text(other)]) => truth(text.contains(&**other)),
-        ("matches", [Value::Text(other)]) => match pattern::matches(other, text) {
+        ("matches", [Value::Text(other)]) => match pattern::matches_called(other, text) {
             Some(found) => truth(found),
             None => error(format!("error parsing regexp: {other}")),
         },
@@ -58,7 +58,7 @@ fn on_text(name: &str, text: &str, rest: &[Value]) -> Option<Outcome> {
         ("trim", []) => Ok(Value::from(text.trim())),
         ("reverse", []) => Ok(Value::from(text.chars().rev().collect::<String>())),
         ("replace", [Value::Text(from), Value::Text(to), limit @ ..]) => {
-            replace(text, from, to, limit_of(limit)?)
+            Ok(Value::from(text.replacen(&**from, to, limit_of(limit)?)))
         }
         ("split", [Value::Text(at), limit @ ..]) => Ok(split(text, at, limit_of(limit)?)),
         ("strings.quote", []) => Ok(Value::from(crate::field::go_quote(text))),
@@ -80,15 +80,78 @@ fn limit_of(rest: &[Value]) -> Option<usize> {
     }
 }
 
-/// The longest text that is made.
-const LONGEST: usize = 10 << 20;
-
-fn replace(text: &str, from: &str, to: &str, limit: usize) -> Outcome {
-    let count = text.matches(from).take(limit).count();
-    if count.saturating_mul(to.len()) > LONGEST {
-        return error("the text is too long");
+/// How heavy the result may become at most.
+pub(super) fn most(name: &str, values: &[Value]) -> usize {
+    let limit = |rest: &[Value]| limit_of(rest).unwrap_or(usize::MAX);
+    match (name, values) {
+        ("join", [Value::List(items), rest @ ..]) => {
+            let between = match rest {
+                [Value::Text(between)] => between.len(),
+                _ => 0,
+            };
+            let texts = items.iter().map(|item| match item {
+                Value::Text(text) => text.len(),
+                _ => 0,
+            });
+            let texts: usize = texts.sum();
+            texts.saturating_add(between.saturating_mul(items.len())) / 10
+        }
+        (
+            "replace",
+            [
+                Value::Text(text),
+                Value::Text(from),
+                Value::Text(to),
+                rest @ ..,
+            ],
+        ) => {
+            let count = text.matches(&**from).take(limit(rest)).count();
+            text.len().saturating_add(count.saturating_mul(to.len())) / 10
+        }
+        ("split", [Value::Text(text), Value::Text(at), rest @ ..]) => {
+            // Between characters there is no limit.
+            let limit = if at.is_empty() {
+                usize::MAX
+            } else {
+                limit(rest)
+            };
+            let count = text.matches(&**at).take(limit).count();
+            count.saturating_mul(2).saturating_add(text.len() / 10)
+        }
+        ("findAll", [Value::Text(text), Value::Text(_), rest @ ..]) => {
+            let count = limit(rest).min(text.len().saturating_add(1));
+            count.saturating_add(text.len() / 10)
+        }
+        ("format", [Value::Text(text), Value::List(arguments)]) => {
+            let arguments = arguments.iter().map(longest);
+            arguments.fold(text.len(), usize::saturating_add) / 10
+        }
+        _ => 0,
     }
-    Ok(Value::from(text.replacen(from, to, limit)))
+}
+
+/// No number is written with more letters, whatever the precision.
+const NUMBER: usize = 450;
+
+/// How long a value may become in a text.
+fn longest(value: &Value) -> usize {
+    let sum = |parts: &mut dyn Iterator<Item = usize>| {
+        parts.fold(2, |sum: usize, part| sum.saturating_add(part + 4))
+    };
+    match value {
+        Value::Text(text) => text.len().saturating_mul(2),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(items) => sum(&mut items.iter().map(longest)),
+        Value::Map(map) => sum(&mut map.iter().map(|(key, value)| {
+            let key = match key {
+                Key::Text(text) => text.len(),
+                _ => 40,
+            };
+            key.saturating_add(longest(value))
+        })),
+        Value::Double(_) => NUMBER,
+        _ => 64,
+    }
 }
 
 fn split(text: &str, at: &str, limit: usize) -> Value {
@@ -103,60 +166,63 @@ fn split(text: &str, at: &str, limit: usize) -> Value {
     Value::list(parts)
 }
 
+/// Where the character begins that is the n-th; the end of the text comes after the last one.
+fn place(text: &str, nth: i64) -> Option<usize> {
+    let nth = usize::try_from(nth).ok()?;
+    let starts = text.char_indices().map(|(at, _)| at);
+    starts.chain([text.len()]).nth(nth)
+}
+
 /// Positions count characters.
 fn by_position(name: &str, text: &str, rest: &[Value]) -> Option<Outcome> {
-    let characters: Vec<char> = text.chars().collect();
-    let length = characters.len();
-    let place = |at: i64| usize::try_from(at).ok().filter(|at| *at <= length);
     let out_of_range = |at: i64| error(format!("index out of range: {at}"));
+    let count = |at: Option<usize>| found(at.map(|at| text[..at].chars().count()));
     Some(match (name, rest) {
-        ("charAt", [Value::Int(at)]) => match place(*at) {
+        ("charAt", [Value::Int(at)]) => match place(text, *at) {
             Some(at) => Ok(Value::from(
-                characters.get(at).map_or(String::new(), char::to_string),
+                text[at..]
+                    .chars()
+                    .next()
+                    .map_or(String::new(), String::from),
             )),
             None => out_of_range(*at),
         },
-        ("substring", [Value::Int(from)]) => match place(*from) {
-            Some(from) => Ok(Value::from(characters[from..].iter().collect::<String>())),
+        ("substring", [Value::Int(from)]) => match place(text, *from) {
+            Some(from) => Ok(Value::from(&text[from..])),
             None => out_of_range(*from),
         },
-        ("substring", [Value::Int(from), Value::Int(to)]) => match (place(*from), place(*to)) {
-            (Some(from), Some(to)) if from <= to => {
-                Ok(Value::from(characters[from..to].iter().collect::<String>()))
+        ("substring", [Value::Int(from), Value::Int(to)]) => {
+            match (place(text, *from), place(text, *to)) {
+                (Some(from), Some(to)) if from <= to => Ok(Value::from(&text[from..to])),
+                (None, _) => out_of_range(*from),
+                (_, None) => out_of_range(*to),
+                _ => error(format!("invalid substring range. start: {from}, end: {to}")),
             }
-            (None, _) => out_of_range(*from),
-            (_, None) => out_of_range(*to),
-            _ => error(format!("invalid substring range. start: {from}, end: {to}")),
-        },
+        }
         ("indexOf", [Value::Text(other), from @ ..]) => {
             let from = match from {
                 [] => 0,
-                [Value::Int(from)] => match place(*from) {
+                [Value::Int(from)] => match place(text, *from) {
                     Some(from) => from,
                     None => return Some(out_of_range(*from)),
                 },
                 _ => return None,
             };
-            let other: Vec<char> = other.chars().collect();
-            Ok(found(
-                (from..=length).find(|at| characters[*at..].starts_with(&other)),
-            ))
+            Ok(count(text[from..].find(&**other).map(|at| from + at)))
         }
         ("lastIndexOf", [Value::Text(other), to @ ..]) => {
             let to = match to {
-                [] => length,
-                [Value::Int(to)] => match place(*to) {
+                [] => text.len(),
+                [Value::Int(to)] => match place(text, *to) {
                     Some(to) => to,
                     None => return Some(out_of_range(*to)),
                 },
                 _ => return None,
             };
-            let other: Vec<char> = other.chars().collect();
-            Ok(found(
-                (0..=to)
-                    .rev()
-                    .find(|at| characters[*at..].starts_with(&other)),
-            ))
+            // What begins there may end behind it.
+            let end = to.saturating_add(other.len()).min(text.len());
+            let end = text.floor_char_boundary(end);
+            Ok(count(text[..end].rfind(&**other)))
         }
         _ => return None,
     })

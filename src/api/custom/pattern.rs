@@ -110,7 +110,7 @@ fn ascii(pattern: &str) -> String {
             }
             '[' if rest.peek() == Some(&':') => {
                 out.push('[');
-                while let Some(inner) = rest.next() {
+                for inner in rest.by_ref() {
                     out.push(inner);
                     if inner == ']' {
                         break;

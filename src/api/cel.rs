@@ -15,6 +15,7 @@ mod value;
 
 pub use eval::{Failure, Scope};
 pub(crate) use functions::duration;
+pub(crate) use parser::RESERVED;
 pub use types::Type;
 pub use value::{Key, Value};
 

@@ -16,7 +16,8 @@ const FAMILIES: &[&str] = &[
     "sets", "lists", "math", "strings", "base64", "optional", "format", "ip", "cel",
 ];
 
-const RESERVED: &[&str] = &[
+/// Names that no variable and no field has as it is.
+pub(crate) const RESERVED: &[&str] = &[
     "as",
     "break",
     "const",

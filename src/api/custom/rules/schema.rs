@@ -10,33 +10,12 @@ use crate::meta::{boolean, get, text};
 use crate::time;
 
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
-const RESERVED: &[&str] = &[
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Reserved words that are values.
+const LITERALS: &[&str] = &["true", "false", "null"];
 
 /// The name of a field in an expression; `None` if it has none there.
 fn name_of(field: &str) -> Option<String> {
-    if RESERVED.contains(&field) {
+    if LITERALS.contains(&field) || cel::RESERVED.contains(&field) {
         return Some(format!("__{field}__"));
     }
     if !field.starts_with(|one: char| one.is_ascii_alphabetic() || one == '_') {

@@ -149,17 +149,13 @@ impl Author {
         if verb == Verb::Create {
             target.name = None;
         }
-        let request = ApiRequest {
-            user: self.user.clone(),
-            user_agent: "kube-apiserver".to_owned(),
-            strict_errors: Vec::new(),
-            request: Request {
-                verb,
-                target,
-                options: Options::default(),
-                body: Body::Object(object),
-            },
+        let request = Request {
+            verb,
+            target,
+            options: Options::default(),
+            body: Body::Object(object),
         };
+        let request = ApiRequest::own(self.user.clone(), request);
         self.server.handle(request).await.map(drop)
     }
 }

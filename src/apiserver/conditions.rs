@@ -215,12 +215,7 @@ async fn write(
         body: Body::Object(object),
     };
     let user = UserInfo::authenticated("system:apiserver", &["system:masters"]);
-    let request = ApiRequest {
-        user: Arc::new(user),
-        user_agent: "kube-apiserver".to_owned(),
-        strict_errors: Vec::new(),
-        request,
-    };
+    let request = ApiRequest::own(Arc::new(user), request);
     match server.handle(request).await {
         // Whoever changed the object meanwhile made an event, by which it is looked at again.
         Err(status) if !status.is(Reason::Conflict) && !status.is(Reason::NotFound) => Err(status),

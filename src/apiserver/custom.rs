@@ -272,17 +272,13 @@ impl Keeper {
     }
 
     async fn send(&self, verb: Verb, target: Target, body: Body) -> Result<(), Status> {
-        let request = ApiRequest {
-            user: self.user.clone(),
-            user_agent: "kube-apiserver".to_owned(),
-            strict_errors: Vec::new(),
-            request: Request {
-                verb,
-                target,
-                options: Options::default(),
-                body,
-            },
+        let request = Request {
+            verb,
+            target,
+            options: Options::default(),
+            body,
         };
+        let request = ApiRequest::own(self.user.clone(), request);
         self.server.handle(request).await.map(drop)
     }
 

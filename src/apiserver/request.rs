@@ -18,6 +18,18 @@ pub struct ApiRequest {
     pub strict_errors: Vec<String>,
 }
 
+impl ApiRequest {
+    /// One that the server itself makes, in this identity.
+    pub(crate) fn own(user: Arc<UserInfo>, request: Request) -> Self {
+        Self {
+            user,
+            request,
+            user_agent: "kube-apiserver".to_owned(),
+            strict_errors: Vec::new(),
+        }
+    }
+}
+
 /// What the pipeline answers; the front renders it for the media type that was negotiated.
 pub enum Reply {
     Object {

@@ -59,6 +59,7 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
         .create(&options.directory)
         .map_err(|error| Error::io(&options.directory, error))?;
     let lock = lock(&options.directory)?;
+    refuse_cut(options)?;
     refuse_rescued(options)?;
     let path = options.database();
     let opened = match is_missing(&path) && options.good_copy().exists() {
@@ -86,17 +87,22 @@ pub(super) fn open(options: &SqliteOptions) -> Result<Opened, Error> {
     })
 }
 
+/// What is left of a database that was cut short can be any earlier state of it, or nothing.
+fn refuse_cut(options: &SqliteOptions) -> Result<(), Error> {
+    let mark = options.cut_mark();
+    match mark.exists() {
+        true => Err(Error::WasCut {
+            path: options.database().display().to_string(),
+            mark: mark.display().to_string(),
+        }),
+        false => Ok(()),
+    }
+}
+
 /// What was saved from a database that was removed or replaced is newer than whatever lies in its place, unless that was
 /// put there on purpose. To go on without asking could lose acknowledged changes, or undo the restore of a backup.
 fn refuse_rescued(options: &SqliteOptions) -> Result<(), Error> {
     let rescued = options.rescued();
-    let mark = options.cut_mark();
-    if mark.exists() {
-        return Err(Error::WasCut {
-            path: options.database().display().to_string(),
-            mark: mark.display().to_string(),
-        });
-    }
     // What cannot be looked at may be there.
     match rescued.try_exists() {
         Ok(false) => Ok(()),
